@@ -1,0 +1,98 @@
+"""The Kimi K2.x text model: MLA attention, a dense first layer, routed INT4 experts (spec kimi section 2)."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from jddtree.config import KimiK2Config
+from jddtree.models.layers import MLP, Embedding, Linears, RMSNorm, rope_tables
+from jddtree.models.mla import LatentAttention
+from jddtree.models.moe import MoE
+from jddtree.models.target import Cache, Pass
+
+
+class Layer(nnx.Module):
+    """Pre-norm attention and feed-forward, each added to the residual stream."""
+
+    def __init__(self, config: KimiK2Config, index: int, linears: Linears):
+        path = f"layers.{index}"
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, linears.dtype)
+        self.self_attn = LatentAttention(config, f"{path}.self_attn", linears)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, linears.dtype)
+        if config.is_moe(index):
+            self.mlp = MoE(config, f"{path}.mlp", linears)
+        else:
+            self.mlp = MLP(f"{path}.mlp", config.hidden_size, config.intermediate_size, linears)
+
+    def __call__(self, x, rope, valid, mask, cache, lengths):
+        """x [B, N, M] to x, this pass's latents [B, N, 1, R+P], chosen experts [B, N, K] or None."""
+        attended, fresh = self.self_attn(self.input_layernorm(x), rope, mask, cache, lengths)
+        x = x + attended
+        normed = self.post_attention_layernorm(x)
+        if isinstance(self.mlp, MoE):
+            y, experts = self.mlp(normed, valid)
+            return x + y, fresh, experts
+        return x + self.mlp(normed), fresh, None
+
+
+class KimiK2(nnx.Module):
+    """Parameter paths equal the published names, without their prefix, except stacked experts and k_up / v_up.
+
+    ``packed``: dotted paths of INT4 linears, for example ``layers.1.mlp.experts.gate_proj``. ``rounding``: how INT4
+    becomes a number, "bfloat16" (the public library's way) or "float32".
+    """
+
+    def __init__(
+        self,
+        config: KimiK2Config,
+        *,
+        packed: frozenset[str] = frozenset(),
+        rounding: str = "bfloat16",
+        dtype: jnp.dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        linears = Linears(packed, rounding, dtype, rngs)
+        self.config = config
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype, rngs)
+        self.layers = nnx.List([Layer(config, index, linears) for index in range(config.num_layers)])
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+        if not config.tied:
+            self.lm_head = linears("lm_head", config.vocab_size, config.hidden_size)
+
+    def new_cache(self, rows: int, slots: int, dtype: jnp.dtype) -> Cache:
+        """One latent [rows, slots, 1, R + P] a layer."""
+        c = self.config
+        shape = (rows, slots, 1, c.kv_lora_rank + c.rope_head_dim)
+        return tuple(jnp.zeros(shape, dtype) for _ in range(c.num_layers))
+
+    def embed(self, ids: Int[Array, "B N"]) -> Float[Array, "B N M"]:
+        """Token vectors."""
+        return self.embed_tokens(ids)
+
+    def __call__(
+        self,
+        ids: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        valid: Bool[Array, "B N"],
+        mask: UInt32[Array, "_ N W"],
+        cache: Cache,
+        lengths: Int[Array, " B"],
+        taps: tuple[int, ...],
+    ) -> Pass:
+        """See `jddtree.models.target.Target`. ``taps``: layers, from 0, whose outputs become features."""
+        rope = rope_tables(self.config.rope, self.config.rope_head_dim, positions)
+        x = self.embed(ids)
+        outputs, fresh, experts = [], [], []
+        for layer, layer_cache in zip(self.layers, cache, strict=True):
+            x, layer_fresh, chosen = layer(x, rope, valid, mask, layer_cache, lengths)
+            outputs.append(x)
+            fresh.append(layer_fresh)
+            if chosen is not None:
+                experts.append(chosen)
+        features = jnp.concatenate([outputs[tap] for tap in taps], axis=-1) if taps else x[..., :0]
+        return Pass(self.norm(x), features, tuple(fresh), tuple(experts))
+
+    def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
+        """The head, float32."""
+        head = self.embed_tokens.weight[...] if self.config.tied else self.lm_head.dense(hidden.dtype)
+        return jnp.einsum("bnm,vm->bnv", hidden, head, preferred_element_type=jnp.float32)

@@ -1,0 +1,113 @@
+"""Mixture of experts as Kimi K2 has it: sigmoid router with a selection bias, routed experts, a shared expert."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from jddtree.config import KimiK2Config
+from jddtree.models.layers import MLP, Linears
+from jddtree.quantization import quantize
+from pallas_kernels.grouped_matmul.api import Int4, expert_mlp
+
+
+class Router(nnx.Module):
+    """Chooses experts (spec kimi 2.5). Logits, scores and bias are float32 throughout."""
+
+    def __init__(self, config: KimiK2Config, linears: Linears):
+        shape = (config.num_experts, config.hidden_size)
+        self.weight = nnx.Param(
+            jax.random.normal(linears.rngs.params(), shape, linears.dtype) * config.hidden_size**-0.5
+        )
+        self.e_score_correction_bias = nnx.Param(jnp.zeros((config.num_experts,), jnp.float32))
+        self.config = config
+
+    def __call__(self, x: Float[Array, "T M"]) -> tuple[Int[Array, "T K"], Float[Array, "T K"]]:
+        """Expert ids, and weights: sigmoid scores without the bias, normalised, then scaled."""
+        c = self.config
+        logits = jnp.matmul(
+            x.astype(jnp.float32), self.weight[...].astype(jnp.float32).T, precision=jax.lax.Precision.HIGHEST
+        )
+        scores = jax.nn.sigmoid(logits)
+        choice = scores + self.e_score_correction_bias[...]
+        if c.num_groups > 1:
+            groups = choice.reshape(-1, c.num_groups, c.num_experts // c.num_groups)
+            best_two = jnp.sum(jax.lax.top_k(groups, 2)[0], axis=-1)
+            kept = jax.lax.top_k(best_two, c.topk_groups)[1]
+            keep = jnp.any(kept[:, :, None] == jnp.arange(c.num_groups), axis=1)
+            choice = jnp.where(keep[:, :, None], groups, -jnp.inf).reshape(choice.shape)
+        ids = jax.lax.top_k(choice, c.experts_per_token)[1]
+        weights = jnp.take_along_axis(scores, ids, axis=-1)
+        if c.norm_topk_prob:
+            weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
+        return ids, weights * c.routed_scaling_factor
+
+
+class ExpertWeights(nnx.Module):
+    """One projection of all experts, [E, out, in]: INT4 as published, or plain."""
+
+    def __init__(self, experts: int, out_size: int, in_size: int, packed: bool, linears: Linears):
+        weight = jax.random.normal(linears.rngs.params(), (experts, out_size, in_size), linears.dtype)
+        weight = weight * in_size**-0.5
+        if packed:
+            int4 = quantize(weight)
+            self.weight_packed, self.weight_scale = nnx.Param(int4.packed), nnx.Param(int4.scale)
+        else:
+            self.weight = nnx.Param(weight)
+
+    def stored(self) -> Int4 | Float[Array, "E out in"]:
+        """The weights in the form the kernel takes."""
+        if hasattr(self, "weight"):
+            return self.weight[...]
+        return Int4(self.weight_packed[...], self.weight_scale[...])
+
+
+class Experts(nnx.Module):
+    """The routed experts of a layer, stacked."""
+
+    def __init__(self, config: KimiK2Config, path: str, linears: Linears):
+        sizes = {
+            "gate_proj": (config.moe_intermediate_size, config.hidden_size),
+            "up_proj": (config.moe_intermediate_size, config.hidden_size),
+            "down_proj": (config.hidden_size, config.moe_intermediate_size),
+        }
+        for name, (out_size, in_size) in sizes.items():
+            packed = f"{path}.{name}" in linears.packed
+            setattr(self, name, ExpertWeights(config.num_experts, out_size, in_size, packed, linears))
+        self.rounding = linears.rounding
+
+    def __call__(
+        self, x: Float[Array, "T M"], ids: Int[Array, "T K"], weights: Float[Array, "T K"]
+    ) -> Float[Array, "T M"]:
+        return expert_mlp(
+            x,
+            ids,
+            weights,
+            self.gate_proj.stored(),
+            self.up_proj.stored(),
+            self.down_proj.stored(),
+            rounding=self.rounding,
+        )
+
+
+class MoE(nnx.Module):
+    """Routed experts plus the shared expert, which is neither gated nor scaled."""
+
+    def __init__(self, config: KimiK2Config, path: str, linears: Linears):
+        self.gate = Router(config, linears)
+        self.experts = Experts(config, f"{path}.experts", linears)
+        if config.num_shared_experts:
+            width = config.moe_intermediate_size * config.num_shared_experts
+            self.shared_experts = MLP(f"{path}.shared_experts", config.hidden_size, width, linears)
+
+    def __call__(
+        self, x: Float[Array, "B N M"], valid: Bool[Array, "B N"]
+    ) -> tuple[Float[Array, "B N M"], Int[Array, "B N K"]]:
+        """Output, and the experts each slot went to; slots that are not valid go to none (-1)."""
+        tokens = x.reshape(-1, x.shape[-1])
+        ids, weights = self.gate(tokens)
+        ids = jnp.where(valid.reshape(-1, 1), ids, -1)
+        y = self.experts(tokens, ids, weights).reshape(x.shape)
+        if hasattr(self, "shared_experts"):
+            y = y + self.shared_experts(x)
+        return y, ids.reshape(*valid.shape, -1)

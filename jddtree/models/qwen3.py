@@ -1,0 +1,90 @@
+"""Qwen3 dense, tied or untied."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from jddtree.config import Qwen3Config
+from jddtree.models import gqa
+from jddtree.models.layers import MLP, Embedding, Linears, RMSNorm, rope_tables
+from jddtree.models.target import Cache, Pass
+from pallas_kernels.tree_attention.api import pack_mask
+
+
+class Layer(nnx.Module):
+    """Pre-norm attention and MLP, each added to the residual stream."""
+
+    def __init__(self, config: Qwen3Config, index: int, linears: Linears):
+        path = f"layers.{index}"
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, linears.dtype)
+        self.self_attn = gqa.GroupedQueryAttention(config, f"{path}.self_attn", linears)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, linears.dtype)
+        self.mlp = MLP(f"{path}.mlp", config.hidden_size, config.intermediate_size, linears)
+        self.window = config.windows[index]
+
+    def __call__(self, x, rope, positions, mask, cache, lengths):
+        """x [B, N, M] to x and this pass's keys and values."""
+        lower = None
+        if self.window is not None:
+            # A query at position p sees the positions p - window + 1 .. p, in the cache and in the block.
+            lower = positions - self.window + 1
+            near = positions[:, :, None] - positions[:, None, :] < self.window
+            mask = mask & pack_mask(near)
+        attended, fresh = self.self_attn(self.input_layernorm(x), rope, mask, lower, cache, lengths)
+        x = x + attended
+        return x + self.mlp(self.post_attention_layernorm(x)), fresh
+
+
+class Qwen3(nnx.Module):
+    """Parameter paths equal the published names without ``model.``. ``packed``, ``rounding``: see KimiK2."""
+
+    def __init__(
+        self,
+        config: Qwen3Config,
+        *,
+        packed: frozenset[str] = frozenset(),
+        rounding: str = "bfloat16",
+        dtype: jnp.dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        linears = Linears(packed, rounding, dtype, rngs)
+        self.config = config
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype, rngs)
+        self.layers = nnx.List([Layer(config, index, linears) for index in range(config.num_layers)])
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+        if not config.tied:
+            self.lm_head = linears("lm_head", config.vocab_size, config.hidden_size)
+
+    def new_cache(self, rows: int, slots: int, dtype: jnp.dtype) -> Cache:
+        """Keys and values [rows, slots, J, head_dim] a layer."""
+        return gqa.new_cache(self.config, rows, slots, dtype)
+
+    def embed(self, ids: Int[Array, "B N"]) -> Float[Array, "B N M"]:
+        """Token vectors."""
+        return self.embed_tokens(ids)
+
+    def __call__(
+        self,
+        ids: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        valid: Bool[Array, "B N"],
+        mask: UInt32[Array, "_ N W"],
+        cache: Cache,
+        lengths: Int[Array, " B"],
+        taps: tuple[int, ...],
+    ) -> Pass:
+        """See `jddtree.models.target.Target`. ``taps``: layers, from 0, whose outputs become features."""
+        rope = rope_tables(self.config.rope, self.config.head_dim, positions)
+        x = self.embed(ids)
+        outputs, fresh = [], []
+        for layer, layer_cache in zip(self.layers, cache, strict=True):
+            x, layer_fresh = layer(x, rope, positions, mask, layer_cache, lengths)
+            outputs.append(x)
+            fresh.append(layer_fresh)
+        features = jnp.concatenate([outputs[tap] for tap in taps], axis=-1) if taps else x[..., :0]
+        return Pass(self.norm(x), features, tuple(fresh), ())
+
+    def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
+        """The head, float32."""
+        head = self.embed_tokens.weight[...] if self.config.tied else self.lm_head.dense(hidden.dtype)
+        return jnp.einsum("bnm,vm->bnv", hidden, head, preferred_element_type=jnp.float32)

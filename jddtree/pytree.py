@@ -1,0 +1,29 @@
+"""Frozen dataclasses that are JAX pytrees."""
+
+import dataclasses
+from typing import dataclass_transform
+
+import jax
+
+
+@dataclass_transform(frozen_default=True)
+def pytree_dataclass[T: type](cls: T) -> T:
+    """Make ``cls`` a frozen dataclass whose fields are all pytree children.
+
+    Rebuilding bypasses ``__init__``: JAX puts tracers, shapes and bare objects into fields while it maps trees,
+    and shape-type checks that run in ``__init__`` would refuse those.
+    """
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    names = tuple(field.name for field in dataclasses.fields(cls))
+
+    def flatten(node):
+        return tuple((jax.tree_util.GetAttrKey(name), getattr(node, name)) for name in names), None
+
+    def unflatten(_, children):
+        node = object.__new__(cls)
+        for name, child in zip(names, children, strict=True):
+            object.__setattr__(node, name, child)
+        return node
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+    return cls

@@ -1,0 +1,1 @@
+"""Accelerator kernels, one folder an operation; imports nothing but JAX."""

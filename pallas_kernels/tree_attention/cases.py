@@ -1,0 +1,38 @@
+"""Named shapes that every implementation of tree attention is tested and timed on."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape: B rows, N slots, H heads over J key heads, Kw/Vw channels, S cache slots, the lengths and the tree.
+
+    ``latent`` means that values are the first Vw key channels. ``tree`` is ``chain``, ``star``, ``random`` or ``all``
+    (every slot sees every slot); ``window`` cuts the prefix a query sees.
+    """
+
+    name: str
+    rows: int
+    slots: int
+    heads: int
+    key_heads: int
+    key_width: int
+    value_width: int
+    cache: int
+    lengths: tuple[int, ...]
+    tree: str
+    latent: bool = False
+    window: int | None = None
+    dtype: str = "float32"
+
+
+CASES = (
+    Case("one_node", 1, 1, 4, 2, 16, 16, 8, (3,), "chain"),
+    Case("empty_prefix", 2, 5, 4, 4, 16, 16, 8, (0, 0), "random"),
+    Case("full_cache", 1, 9, 4, 1, 24, 16, 16, (16,), "star", latent=True),
+    Case("ragged", 3, 17, 8, 2, 16, 16, 40, (0, 31, 40), "random"),
+    Case("latent_wide_tree", 1, 65, 8, 1, 40, 32, 70, (33,), "random", latent=True),
+    Case("drafter_window", 2, 8, 4, 2, 16, 16, 32, (5, 32), "all", window=6),
+    Case("bfloat16", 1, 17, 8, 1, 40, 32, 64, (50,), "random", latent=True, dtype="bfloat16"),
+    Case("budget_1024", 1, 1025, 2, 1, 24, 16, 32, (20,), "random", latent=True),
+)
