@@ -1,0 +1,198 @@
+"""Draft trees: the best ``budget`` prefixes under the product of the drafter's marginals (spec ddtree_dflash, section 3).
+
+Slot 0 is the root (the anchor); slot i is the node selected i-th, so a parent's slot is smaller than its children's.
+Scores are sums of log-probabilities, never positive, so a parent never scores below its child. That allows a build in
+one sweep over the depths: keep the best ``budget`` prefixes of a depth, extend them by the next depth's tokens, and
+select the best ``budget`` of all depths at the end. Ties go to the smaller tuple of token ranks from the root, a prefix
+before its extension. The result is the tree that a heap would build node by node.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
+
+from jddtree.pytree import pytree_dataclass
+from pallas_kernels.tree_attention.api import pack_mask
+
+
+@pytree_dataclass
+class Tree:
+    """N = budget + 1 slots a row, of which the first 1 + count are in use.
+
+    tokens: slot 0 is the anchor. parents: -1 for the root and for unused slots, so an unused slot is nobody's child.
+    depths: 0 for the root and for unused slots. count: nodes, the root not counted. ancestors: bit k % 32 of word
+    k // 32 in row n says that slot k is slot n or above it; an unused slot sees itself alone.
+    """
+
+    tokens: Int[Array, "B N"]
+    parents: Int[Array, "B N"]
+    depths: Int[Array, "B N"]
+    count: Int[Array, " B"]
+    ancestors: UInt32[Array, "B N W"]
+
+
+def build(
+    logits: Float[Array, "B D V"],
+    anchor: Int[Array, " B"],
+    *,
+    budget: int,
+    topk: Int[Array, " B"],
+    depth_limit: Int[Array, " B"],
+) -> Tree:
+    """The best tree of at most ``budget`` nodes from draft logits (row d-1 holds depth d).
+
+    Args:
+      logits: float32. Log-probabilities are normalised over the full row.
+      anchor: the root's token.
+      budget: static. The tree is smaller only when there are no more prefixes.
+      topk: children of a node come from the depth's best min(topk, budget, V) tokens.
+      depth_limit: deepest depth that may hold a node.
+    """
+    width = min(budget, logits.shape[-1])
+    if width == 0 or logits.shape[1] == 0:
+        return root(anchor, budget)
+    values, tokens = jax.lax.top_k(logits, width)
+    log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    return build_from_top(tokens, log_probs, anchor, budget=budget, topk=topk, depth_limit=depth_limit)
+
+
+def build_from_top(
+    tokens: Int[Array, "B D C"],
+    log_probs: Float[Array, "B D C"],
+    anchor: Int[Array, " B"],
+    *,
+    budget: int,
+    topk: Int[Array, " B"],
+    depth_limit: Int[Array, " B"],
+) -> Tree:
+    """`build` from the depths' C best tokens and their log-probabilities, best first. Non-finite ones are never used."""
+    depth, width = log_probs.shape[1:]
+    allowed = (jnp.arange(width) < topk[:, None, None]) & (
+        jnp.arange(depth)[:, None] < depth_limit[:, None, None]
+    )
+    log_probs = jnp.where(allowed & jnp.isfinite(log_probs), log_probs, -jnp.inf)
+    # Path sums in float32 would reorder nodes closer than about 1e-6; a build is small enough for float64.
+    with jax.enable_x64(True):
+        selected = jax.vmap(partial(_select, budget=budget))(log_probs)
+    parents, depths, ranks, count = selected
+    used = jnp.arange(budget) < count[:, None]
+    node_tokens = jnp.take_along_axis(
+        tokens.reshape(tokens.shape[0], -1), jnp.where(used, (depths - 1) * width + ranks, 0), axis=1
+    )
+    return _assemble(anchor, node_tokens, parents, depths, count, depth)
+
+
+def _select(log_probs: Float[Array, "D C"], *, budget: int):
+    """One row's nodes in selection order: parent slots, depths, ranks (int32 [budget]) and how many there are."""
+    depth, width = log_probs.shape
+    # The i-th best parent's j-th token can be among the best ``budget`` only if (i + 1)(j + 1) <= budget.
+    pairs = [(i, j) for i in range(budget) for j in range(min(width, budget // (i + 1)))]
+    parent_of, rank_of = np.array(pairs, np.int32).T
+    words, place = _rank_places(depth, width)
+
+    def extend(level, row):
+        scores, paths = level
+        step, word, shift = row
+        candidate_scores = scores[parent_of] + step[rank_of].astype(jnp.float64)
+        digit = jnp.asarray(rank_of + 1, jnp.uint32) << shift
+        candidate_paths = paths[:, parent_of] | jnp.where(
+            jnp.arange(words, dtype=jnp.int32)[:, None] == word, digit, jnp.uint32(0)
+        )
+        best, paths, chosen = _best(candidate_scores, candidate_paths, budget)
+        return (best, paths), (best, paths, jnp.asarray(parent_of)[chosen], jnp.asarray(rank_of)[chosen])
+
+    root_level = (
+        jnp.where(jnp.arange(budget) == 0, 0.0, -jnp.inf).astype(jnp.float64),
+        jnp.zeros((words, budget), jnp.uint32),
+    )
+    _, (scores, paths, parents, ranks) = jax.lax.scan(extend, root_level, (log_probs, *place))
+    scores, order = scores.reshape(-1), jnp.moveaxis(paths, 1, 0).reshape(words, -1)
+    best, _, chosen = _best(scores, order, budget)
+    used = jnp.isfinite(best)
+    slot_of = jnp.zeros((depth * budget,), jnp.int32)
+    slots = jnp.arange(1, budget + 1, dtype=jnp.int32)
+    slot_of = slot_of.at[jnp.where(used, chosen, depth * budget)].set(slots, mode="drop")
+    level, place_in_level = chosen // budget, parents.reshape(-1)[chosen]
+    above = slot_of[jnp.maximum(level - 1, 0) * budget + place_in_level]
+    parent_slots = jnp.where(used, jnp.where(level == 0, 0, above), -1)
+    return (
+        parent_slots.astype(jnp.int32),
+        jnp.where(used, level + 1, 0).astype(jnp.int32),
+        jnp.where(used, ranks.reshape(-1)[chosen], 0).astype(jnp.int32),
+        jnp.sum(used).astype(jnp.int32),
+    )
+
+
+def _rank_places(depth: int, width: int) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+    """Where each depth's rank sits in a path's sort key: number of words, and word and shift a depth.
+
+    A path's ranks, each plus one, fill equal bit fields from the most significant down; absent ranks are 0, so that a
+    prefix comes before its extension.
+    """
+    bits = width.bit_length()
+    per_word = 32 // bits
+    level = np.arange(depth)
+    shift = bits * (per_word - 1 - level % per_word)
+    return -(-depth // per_word), ((level // per_word).astype(np.int32), shift.astype(np.uint32))
+
+
+def _best(scores: Array, paths: Array, count: int) -> tuple[Array, Array, Array]:
+    """The ``count`` best of [C] by (score down, path up): scores, paths [words, count], and their indices (int32)."""
+    missing = max(count - scores.shape[0], 0)
+    scores = jnp.pad(scores, (0, missing), constant_values=-jnp.inf)
+    paths = jnp.pad(paths, ((0, 0), (0, missing)))
+    index = jnp.arange(scores.shape[0], dtype=jnp.int32)
+    ordered = jax.lax.sort((-scores, *paths, index), num_keys=1 + paths.shape[0])
+    negative, *paths, index = (operand[:count] for operand in ordered)
+    return -negative, jnp.stack(paths), jnp.minimum(index, scores.shape[0] - missing - 1)
+
+
+def spine(logits: Float[Array, "B D V"], anchor: Int[Array, " B"], *, depth_limit: Int[Array, " B"]) -> Tree:
+    """The chain: every depth's likeliest token, D nodes (fewer at the depth limit)."""
+    depth = logits.shape[1]
+    count = jnp.clip(depth_limit, 0, depth).astype(jnp.int32)
+    used = jnp.arange(depth) < count[:, None]
+    slots = jnp.arange(depth, dtype=jnp.int32)
+    tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    return _assemble(anchor, tokens, jnp.where(used, slots, -1), jnp.where(used, slots + 1, 0), count, depth)
+
+
+def root(anchor: Int[Array, " B"], budget: int = 0) -> Tree:
+    """No nodes: plain decoding. ``budget`` unused slots may follow the root."""
+    rows = anchor.shape[0]
+    nothing = jnp.zeros((rows, budget), jnp.int32)
+    return _assemble(anchor, nothing, nothing - 1, nothing, jnp.zeros((rows,), jnp.int32), 0)
+
+
+def _assemble(anchor: Array, tokens: Array, parents: Array, depths: Array, count: Array, depth: int) -> Tree:
+    """Put the root in front of [B, budget] nodes and derive the ancestor bits."""
+    rows = anchor.shape[0]
+    used = jnp.arange(tokens.shape[1]) < count[:, None]
+    tokens = jnp.concatenate([anchor[:, None], jnp.where(used, tokens, 0)], axis=1)
+    parents = jnp.concatenate([jnp.full((rows, 1), -1, jnp.int32), parents], axis=1)
+    depths = jnp.concatenate([jnp.zeros((rows, 1), jnp.int32), depths], axis=1)
+    slots = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    at = jnp.broadcast_to(slots, parents.shape)
+    visible = slots == at[:, :, None]
+    for _ in range(depth):
+        at = jnp.where(at >= 0, jnp.take_along_axis(parents, jnp.maximum(at, 0), axis=1), -1)
+        visible = visible | (slots == at[:, :, None])
+    return Tree(tokens, parents, depths, count, pack_mask(visible))
+
+
+def first_child_next_sibling(
+    parents: Int[Array, "B N"],
+) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
+    """The tree as two links a slot, children in increasing slot order, -1 for none (spec section 4)."""
+    slots = jnp.arange(parents.shape[1], dtype=jnp.int32)
+    none = jnp.int32(parents.shape[1])
+    is_child = parents[:, None, :] == slots[:, None]
+    first = jnp.min(jnp.where(is_child, slots, none), axis=2)
+    younger = (
+        (parents[:, None, :] == parents[:, :, None]) & (slots > slots[:, None]) & (parents[:, :, None] >= 0)
+    )
+    sibling = jnp.min(jnp.where(younger, slots, none), axis=2)
+    return jnp.where(first == none, -1, first), jnp.where(sibling == none, -1, sibling)
