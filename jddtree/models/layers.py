@@ -22,11 +22,12 @@ def rms_norm(x: Float[Array, "... M"], weight: Float[Array, " M"], eps: float) -
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
     """Angles a position, float32 [dim / 2]: theta^(-2j/dim), interpolated by YaRN's ramp (spec kimi 2.4)."""
-    exponents = np.arange(0, dim, 2, dtype=np.float64) / dim
-    plain = rope.theta**-exponents
+    # Rounded to float32 where the public code rounds: at position 9,000 one last place is half a milliradian.
+    one, exponents = np.float32(1), np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
+    powers = (rope.theta ** exponents.astype(np.float64)).astype(np.float32)
     yarn = rope.yarn
     if yarn is None:
-        return plain.astype(np.float32)
+        return one / powers
 
     def dimension(rotations: float) -> float:
         return (
@@ -41,8 +42,9 @@ def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
         high += 0.001
-    ramp = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
-    return (plain * (1 - ramp) + plain / yarn.factor * ramp).astype(np.float32)
+    ramp = (np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    kept = one - np.clip(ramp, 0, 1)
+    return one / (np.float32(yarn.factor) * powers) * (one - kept) + one / powers * kept
 
 
 def rope_tables(
@@ -68,7 +70,7 @@ def rotate_halves(x: Float[Array, "B N H dim"], cos: Array, sin: Array) -> Float
 
 
 def rotate_pairs(x: Float[Array, "B N H dim"], cos: Array, sin: Array) -> Float[Array, "B N H dim"]:
-    """Rotary positions with pair j = channels (2j, 2j+1): MLA. Comes back as [evens | odds], as public code stores it."""
+    """Rotary positions with pair j = channels (2j, 2j+1): MLA. Comes back as [evens | odds]."""
     return _rotate(x[..., 0::2], x[..., 1::2], cos, sin, x.dtype)
 
 
@@ -124,8 +126,8 @@ class Embedding(nnx.Module):
 class Linears:
     """Makes a model's linear layers: INT4 where the checkpoint is, plain elsewhere.
 
-    ``packed`` holds the dotted paths, inside the model, of the layers whose weights are INT4; ``rounding`` is the
-    dequantisation mode (see `jddtree.quantization.dequantize`).
+    ``packed`` holds the dotted paths, inside the model, of the layers whose weights are INT4; ``rounding`` is
+    the dequantisation mode (see `jddtree.quantization.dequantize`).
     """
 
     def __init__(self, packed: frozenset[str], rounding: str, dtype: jnp.dtype, rngs: nnx.Rngs):
