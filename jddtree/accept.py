@@ -12,9 +12,9 @@ from jddtree.tree import Tree
 class Path:
     """The accepted path of every row, G = depth + 1 wide.
 
-    slots: the root's slot 0, then accepted slots, strictly increasing; unused places hold 0. count: slots on the path,
-    the root included, and so the number of new tokens. tokens: what each path slot is followed by: the accepted
-    nodes' tokens, then the bonus token; unused places hold 0.
+    slots: the root's slot 0, then accepted slots, strictly increasing; unused places hold 0. count: slots on
+    the path, the root included, and so the number of new tokens. tokens: what each path slot is followed by:
+    the accepted nodes' tokens, then the bonus token; unused places hold 0.
     """
 
     slots: Int[Array, "B G"]
@@ -25,8 +25,8 @@ class Path:
 def follow(tree: Tree, target_tokens: Int[Array, "B N"], depth: int) -> Path:
     """From the root, go to the child that carries the target's token for as long as there is one.
 
-    ``target_tokens`` is the target's choice after every slot; ``depth`` (static) bounds the walk. The target's token
-    at the last slot of the path is the bonus token.
+    ``target_tokens`` is the target's choice after every slot; ``depth`` (static) bounds the walk. The
+    target's token at the last slot of the path is the bonus token.
     """
     parents = jnp.maximum(tree.parents, 0)
     wanted = jnp.take_along_axis(target_tokens, parents, axis=1)

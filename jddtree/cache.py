@@ -1,4 +1,4 @@
-"""Caches that only ever hold committed tokens: a pass's keys and values are written when its slots are accepted."""
+"""Caches that hold committed tokens alone: keys and values are written when their slots are accepted."""
 
 import jax
 import jax.numpy as jnp

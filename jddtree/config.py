@@ -1,8 +1,8 @@
-"""Model configurations, read from ``config.json``. Every value comes from the file; a missing one is an error.
+"""Model configurations, read from ``config.json``. Values come from the file; a missing one is an error.
 
-Sources: specs of the public configurations of Kimi K2.x, Qwen3 and DFlash. Accepted spellings load to the same value:
-flat or nested (``text_config``), ``rope_scaling`` or ``rope_parameters``, drafter keys at the top level or in
-``dflash_config``.
+Sources: specs of the public configurations of Kimi K2.x, Qwen3 and DFlash. Accepted spellings load to the
+same value: flat or nested (``text_config``), ``rope_scaling`` or ``rope_parameters``, drafter keys at the top
+level or in ``dflash_config``.
 """
 
 import json
@@ -19,7 +19,7 @@ Raw = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Yarn:
-    """YaRN position scaling. ``attention_factor`` overrides the amplitude that cos and sin are multiplied by."""
+    """YaRN position scaling. ``attention_factor`` overrides the amplitude of cos and sin."""
 
     factor: float
     original_max_position: int
@@ -119,8 +119,8 @@ class Qwen3Config:
 class DFlashConfig:
     """DFlash drafter: Qwen3-style layers over the target's embeddings, features and head.
 
-    ``windows`` holds a sliding window a layer (None: full attention). ``causal`` says whether sliding layers look only
-    backwards inside the block. ``target_layers`` are the target's layer outputs that feed it, from 0.
+    ``windows`` holds a sliding window a layer (None: full attention). ``causal`` says whether sliding layers
+    look only backwards inside the block. ``target_layers``: the target's layers, from 0, that feed it.
     """
 
     vocab_size: int
@@ -167,7 +167,7 @@ def text_config(raw: Raw) -> Raw:
 
 
 def family(raw: Raw) -> str:
-    """Which model a config describes: ``kimi_k2``, ``qwen3`` or ``dflash``. Raises InputError for any other."""
+    """The model a config describes: ``kimi_k2``, ``qwen3`` or ``dflash``. Raises InputError for any other."""
     architectures = [str(name) for name in raw.get("architectures") or []]
     if any("DFlash2" in name for name in architectures):
         raise InputError(
@@ -181,7 +181,8 @@ def family(raw: Raw) -> str:
     if model_type == "qwen3":
         return "qwen3"
     raise InputError(
-        f"config.json has model_type {model_type!r}; supported: kimi_k2 (kimi_k25, deepseek_v3), qwen3, DFlash"
+        f"config.json has model_type {model_type!r}; supported: kimi_k2 (kimi_k25, deepseek_v3), qwen3, "
+        "and DFlash drafters"
     )
 
 
@@ -243,10 +244,10 @@ def _qwen3(raw: Raw) -> Qwen3Config:
 
 
 def drafter_config(raw: Raw) -> DFlashConfig:
-    """Parse a DFlash drafter's config (spec 1.5). Raises InputError naming the key that is missing or unsupported."""
+    """Parse a DFlash drafter's config (spec 1.5). Raises InputError naming a missing or unsupported key."""
     if family(raw) != "dflash":
         raise InputError(
-            "this folder does not hold a DFlash drafter (no dflash_config and no DFlash architecture in config.json)"
+            "this folder holds no DFlash drafter: config.json has no dflash_config and no such architecture"
         )
     nested = raw.get("dflash_config") or {}
     merged = {**raw, **nested}
@@ -261,7 +262,8 @@ def drafter_config(raw: Raw) -> DFlashConfig:
             raise InputError(f"the drafter's config.json sets {key}, which is not supported")
     if merged.get("sample_from_anchor"):
         raise InputError(
-            "the drafter's config.json sets sample_from_anchor; only blocks that predict from the mask slots are supported"
+            "the drafter's config.json sets sample_from_anchor; only blocks that predict at the mask slots "
+            "are supported"
         )
     _only(raw, "hidden_act", "silu")
     _only(raw, "attention_bias", False)
@@ -272,7 +274,7 @@ def drafter_config(raw: Raw) -> DFlashConfig:
         target_layers = default_target_layers(num_target_layers, dense["num_layers"])
     if not target_layers or not all(isinstance(i, int) and 0 <= i < num_target_layers for i in target_layers):
         raise InputError(
-            f"target_layer_ids {list(target_layers)} must be layers of the target, 0 to {num_target_layers - 1}"
+            f"target_layer_ids {list(target_layers)} must be target layers, 0 to {num_target_layers - 1}"
         )
     mask_token_id = _required(merged, "mask_token_id")
     vocab_size = _positive(raw, "vocab_size")
@@ -298,7 +300,7 @@ def drafter_config(raw: Raw) -> DFlashConfig:
 
 
 def default_target_layers(num_target_layers: int, num_layers: int) -> tuple[int, ...]:
-    """The layers tapped when a config lists none: one drafter layer takes the middle, more are spread over 1 .. N-3."""
+    """The layers tapped when a config lists none: the middle one for one layer, else spread over 1 .. N-3."""
     if num_layers == 1:
         return (num_target_layers // 2,)
     if num_target_layers < 4:

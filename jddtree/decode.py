@@ -1,7 +1,8 @@
 """Decoding: state, prefill, one round (draft, build, verify, accept, commit), and the loop around it.
 
-Plain decoding, chains and trees are the same round over trees of different shape. Widths are of two kinds that are never
-derived from each other: N = budget + 1 verify slots, and G = depth + 1 tokens that a path can hold.
+Plain decoding, chains and trees are the same round over trees of different shape. Widths are of two kinds
+that are never derived from each other: N = budget + 1 verify slots, and G = depth + 1 tokens that a path can
+hold.
 """
 
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Method:
 
     @classmethod
     def tree(cls, block_size: int, budget: int) -> "Method":
-        """The best tree of at most ``budget`` nodes; nothing to draft (budget 0 or block 1) means plain rounds."""
+        """The best tree of at most ``budget`` nodes; plain rounds if nothing can be drafted."""
         return cls("tree", budget, block_size - 1) if budget and block_size > 1 else cls("tree", 0, 0)
 
 
@@ -52,7 +53,8 @@ class Method:
 class Request:
     """What each row was asked for.
 
-    max_new: tokens to generate, the prefill's included, at least 1. max_position: no target position may reach it.
+    max_new: tokens to generate, the prefill's included, at least 1. max_position: no target position may
+    reach it.
     topk: children a node may have. stop: token ids that end the text.
     """
 
@@ -66,9 +68,10 @@ class Request:
 class DecodeState:
     """All that changes from round to round; donated to each step.
 
-    tokens: prompt and output by position; the one at ``lengths`` is the anchor. lengths: committed tokens before the
-    anchor, which are what the target cache holds. drafter_cache: the same tokens but the last ``feature_count``, whose
-    features wait in ``features``. emitted: generated tokens. reason: RUNNING, STOP or LENGTH.
+    tokens: prompt and output by position; the one at ``lengths`` is the anchor. lengths: committed tokens
+    before the anchor, which are what the target cache holds. drafter_cache: the same tokens but the last
+    ``feature_count``, whose features wait in ``features``. emitted: generated tokens. reason: RUNNING, STOP
+    or LENGTH.
     """
 
     tokens: Int[Array, "B T"]
@@ -86,8 +89,8 @@ class Report:
     """What one round did, for the host.
 
     accepted: root + accepted nodes, and so new tokens before any cut; 0 for a finished row. kept: how many of
-    ``tokens`` were emitted. margins: the target's top-1 minus top-2 logit at each new token. slots: the accepted path.
-    tree_*: the tree that was verified.
+    ``tokens`` were emitted. margins: the target's top-1 minus top-2 logit at each new token. slots: the
+    accepted path. tree_*: the tree that was verified.
     """
 
     accepted: Int[Array, " B"]
@@ -132,8 +135,8 @@ def prefill(
     method: Method,
     policy: Greedy,
 ) -> tuple[DecodeState, Report]:
-    """Commit the first ``count`` prompt tokens of a chunk; where ``last``, also pick the first output token."""
-    rows, width = ids.shape
+    """Commit the first ``count`` prompt tokens of a chunk; where ``last``, also pick the first new token."""
+    width = ids.shape[1]
     order = jnp.arange(width, dtype=jnp.int32)
     valid = order < count[:, None]
     positions = state.lengths[:, None] + jnp.where(valid, order, 0)

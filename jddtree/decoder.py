@@ -1,14 +1,14 @@
-"""Compiled programs for one pair, and the host's side of the loop: prompts in, tokens out a chunk at a time."""
+"""Compiled programs for one pair, and the host's side of the loop: prompts in, tokens out by chunks."""
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from jddtree.decode import (
     LENGTH,
@@ -41,10 +41,10 @@ REASONS = {RUNNING: None, STOP: "stop", LENGTH: "length"}
 class Generation:
     """One row's result so far.
 
-    output_ids: generated tokens. margins: the target's top-1 minus top-2 logit at each of them. acceptance_lengths:
-    root + accepted nodes a round, overrun included; the prefill's token is in no round. trace: each round's tree
-    (tokens, parents, depths; slot 0 is the anchor) and accepted slots. finish_reason: "stop", "length", None while
-    unfinished.
+    output_ids: generated tokens. margins: the target's top-1 minus top-2 logit at each of them.
+    acceptance_lengths: root + accepted nodes a round, overrun included; the prefill's token is in no round.
+    trace: each round's tree (tokens, parents, depths; slot 0 is the anchor) and accepted slots.
+    finish_reason: "stop", "length", None while unfinished.
     """
 
     output_ids: list[int] = field(default_factory=list)
@@ -101,8 +101,8 @@ def new_request(
 class Decoder:
     """One pair and one method, compiled ahead of time for a number of rows and cache slots.
 
-    Nothing is compiled while decoding but a prefill size on its first use. ``compile_seconds`` adds up what compiling
-    took; ``kernels`` says which implementation of each operation the programs hold.
+    Nothing is compiled while decoding but a prefill size on its first use. ``compile_seconds`` adds up what
+    compiling took; ``kernels`` says which implementation of each operation the programs hold.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Decoder:
 
     def compile_for(self, prompts: Sequence[Sequence[int]]) -> None:
         """Compile the prefill sizes that these prompts need, so that decoding them compiles nothing."""
-        for begin, width in _prompt_chunks(max(map(len, prompts))):
+        for _, width in _prompt_chunks(max(map(len, prompts))):
             self._prefill(width)
 
     def decode(
@@ -171,9 +171,9 @@ class Decoder:
     ) -> Iterator[list[Generation]]:
         """Decode the prompts, yielding after the prefill and after every chunk of rounds.
 
-        The same list is yielded each time, one Generation a row, grown by what the step added. The host fetches once
-        a step. Ends when every row has finished: at a stop token, after ``max_new`` tokens, or where the next token
-        would sit past ``max_context`` (default: the target's own limit).
+        The same list is yielded each time, one Generation a row, grown by what the step added. The host
+        fetches once a step. Ends when every row has finished: at a stop token, after ``max_new`` tokens, or
+        where the next token would sit past ``max_context`` (default: the target's own limit).
 
         Raises:
           InputError: a prompt is empty, has an id outside the vocabulary, or leaves no room in the context.
@@ -200,7 +200,7 @@ class Decoder:
             state, reports, done = self._chunk(self._weights, request, state)
             reports, done = jax.device_get((reports, done))
             for index in range(int(done)):
-                report = jax.tree.map(lambda leaf: leaf[index], reports)
+                report = jax.tree.map(itemgetter(index), reports)
                 for row, generation in enumerate(generations):
                     generation.add(report, row, in_round=True)
             yield generations
@@ -228,7 +228,7 @@ class Decoder:
 
 
 def _prompt_chunks(length: int) -> Iterator[tuple[int, int]]:
-    """Where each prefill chunk begins, and its width: the widest size, then the smallest that holds the rest."""
+    """Each prefill chunk's begin and width: the widest size, then the smallest that holds the rest."""
     begin = 0
     while begin < length:
         width = next((size for size in CHUNKS if size >= length - begin), CHUNKS[-1])
@@ -237,7 +237,7 @@ def _prompt_chunks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def check_prompt(prompt: Sequence[int], vocab_size: int, limit: int) -> None:
-    """Raise InputError unless the prompt is usable: not empty, inside the vocabulary, room for a token after it."""
+    """Raise InputError unless the prompt is not empty, inside the vocabulary, and leaves room for a token."""
     if not prompt:
         raise InputError("the prompt is empty: give at least one token")
     outside = [token for token in prompt if not 0 <= token < vocab_size]
@@ -245,5 +245,5 @@ def check_prompt(prompt: Sequence[int], vocab_size: int, limit: int) -> None:
         raise InputError(f"token id {outside[0]} is outside the vocabulary, 0 to {vocab_size - 1}")
     if len(prompt) >= limit:
         raise InputError(
-            f"the prompt has {len(prompt)} tokens and the context holds {limit}: shorten it or raise --max-context"
+            f"the prompt has {len(prompt)} tokens; the context of {limit} leaves no room for an answer"
         )

@@ -2,4 +2,4 @@
 
 
 class InputError(ValueError):
-    """Bad input: a file, flag, prompt or checkpoint that cannot be used. The message is one line that says what to do."""
+    """A file, flag, prompt or checkpoint that cannot be used. The message is one line for the user."""

@@ -10,8 +10,8 @@ import jax
 def pytree_dataclass[T: type](cls: T) -> T:
     """Make ``cls`` a frozen dataclass whose fields are all pytree children.
 
-    Rebuilding bypasses ``__init__``: JAX puts tracers, shapes and bare objects into fields while it maps trees,
-    and shape-type checks that run in ``__init__`` would refuse those.
+    Rebuilding bypasses ``__init__``: JAX puts tracers, shapes and bare objects into fields while it maps
+    trees, and shape-type checks that run in ``__init__`` would refuse those.
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
     names = tuple(field.name for field in dataclasses.fields(cls))

@@ -1,7 +1,7 @@
 """INT4 weights in the published "pack-quantized" form (spec kimi section 3): quantise and dequantise.
 
-Element i of a row sits in word i // 8, bits 4 (i % 8) and up, stored as q + 8 with q in -8 .. 7; one bfloat16 scale
-serves 32 consecutive elements.
+Element i of a row sits in word i // 8, bits 4 (i % 8) and up, stored as q + 8 with q in -8 .. 7; one bfloat16
+scale serves 32 consecutive elements.
 """
 
 import jax.numpy as jnp
@@ -25,5 +25,7 @@ def quantize(weight: Float[Array, "... out in"]) -> Int4:
 
 
 def dequantize(weight: Int4, rounding: str = "bfloat16") -> Float[Array, "... out in"]:
-    """q x scale, rounded to bfloat16 (``rounding="bfloat16"``, the public library's way) or exact (``"float32"``)."""
+    """q x scale, rounded to bfloat16 (``rounding="bfloat16"``, the public library's way) or exact
+    (``"float32"``).
+    """
     return unpack(weight, rounding)

@@ -1,10 +1,12 @@
-"""Draft trees: the best ``budget`` prefixes under the product of the drafter's marginals (spec ddtree_dflash, section 3).
+"""Draft trees: the best ``budget`` prefixes under the product of the drafter's marginals (spec ddtree_dflash,
+section 3).
 
-Slot 0 is the root (the anchor); slot i is the node selected i-th, so a parent's slot is smaller than its children's.
-Scores are sums of log-probabilities, never positive, so a parent never scores below its child. That allows a build in
-one sweep over the depths: keep the best ``budget`` prefixes of a depth, extend them by the next depth's tokens, and
-select the best ``budget`` of all depths at the end. Ties go to the smaller tuple of token ranks from the root, a prefix
-before its extension. The result is the tree that a heap would build node by node.
+Slot 0 is the root (the anchor); slot i is the node selected i-th, so a parent's slot is smaller than its
+children's. Scores are sums of log-probabilities, never positive, so a parent never scores below its child.
+That allows a build in one sweep over the depths: keep the best ``budget`` prefixes of a depth, extend them by
+the next depth's tokens, and select the best ``budget`` of all depths at the end. Ties go to the smaller tuple
+of token ranks from the root, a prefix before its extension. The result is the tree that a heap would build
+node by node.
 """
 
 from functools import partial
@@ -22,9 +24,9 @@ from pallas_kernels.tree_attention.api import pack_mask
 class Tree:
     """N = budget + 1 slots a row, of which the first 1 + count are in use.
 
-    tokens: slot 0 is the anchor. parents: -1 for the root and for unused slots, so an unused slot is nobody's child.
-    depths: 0 for the root and for unused slots. count: nodes, the root not counted. ancestors: bit k % 32 of word
-    k // 32 in row n says that slot k is slot n or above it; an unused slot sees itself alone.
+    tokens: slot 0 is the anchor. parents: -1 for the root and for unused slots, so an unused slot is nobody's
+    child. depths: 0 for the root and for unused slots. count: nodes, the root not counted. ancestors: bit k %
+    32 of word k // 32 in row n says that slot k is slot n or above it; an unused slot sees itself alone.
     """
 
     tokens: Int[Array, "B N"]
@@ -68,7 +70,9 @@ def build_from_top(
     topk: Int[Array, " B"],
     depth_limit: Int[Array, " B"],
 ) -> Tree:
-    """`build` from the depths' C best tokens and their log-probabilities, best first. Non-finite ones are never used."""
+    """`build` from the depths' C best tokens and their log-probabilities, best first. Non-finite ones are
+    never used.
+    """
     depth, width = log_probs.shape[1:]
     allowed = (jnp.arange(width) < topk[:, None, None]) & (
         jnp.arange(depth)[:, None] < depth_limit[:, None, None]
@@ -86,7 +90,9 @@ def build_from_top(
 
 
 def _select(log_probs: Float[Array, "D C"], *, budget: int):
-    """One row's nodes in selection order: parent slots, depths, ranks (int32 [budget]) and how many there are."""
+    """One row's nodes in selection order: parent slots, depths, ranks (int32 [budget]) and how many there
+    are.
+    """
     depth, width = log_probs.shape
     # The i-th best parent's j-th token can be among the best ``budget`` only if (i + 1)(j + 1) <= budget.
     pairs = [(i, j) for i in range(budget) for j in range(min(width, budget // (i + 1)))]
@@ -129,8 +135,8 @@ def _select(log_probs: Float[Array, "D C"], *, budget: int):
 def _rank_places(depth: int, width: int) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     """Where each depth's rank sits in a path's sort key: number of words, and word and shift a depth.
 
-    A path's ranks, each plus one, fill equal bit fields from the most significant down; absent ranks are 0, so that a
-    prefix comes before its extension.
+    A path's ranks, each plus one, fill equal bit fields from the most significant down; absent ranks are 0,
+    so that a prefix comes before its extension.
     """
     bits = width.bit_length()
     per_word = 32 // bits
@@ -140,7 +146,9 @@ def _rank_places(depth: int, width: int) -> tuple[int, tuple[np.ndarray, np.ndar
 
 
 def _best(scores: Array, paths: Array, count: int) -> tuple[Array, Array, Array]:
-    """The ``count`` best of [C] by (score down, path up): scores, paths [words, count], and their indices (int32)."""
+    """The ``count`` best of [C] by (score down, path up): scores, paths [words, count], and their indices
+    (int32).
+    """
     missing = max(count - scores.shape[0], 0)
     scores = jnp.pad(scores, (0, missing), constant_values=-jnp.inf)
     paths = jnp.pad(paths, ((0, 0), (0, missing)))

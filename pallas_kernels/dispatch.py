@@ -24,8 +24,9 @@ def call(
 ):
     """Call the first implementation that can take the arguments.
 
-    An implementation refuses by raising NotImplementedError while it is traced, and the next one is tried. With
-    ``requested`` only that one is tried. Raises ValueError for an unknown name, NotImplementedError when none is left.
+    An implementation refuses by raising NotImplementedError while it is traced, and the next one is tried.
+    With ``requested`` only that one is tried. Raises ValueError for an unknown name, NotImplementedError when
+    none is left.
     """
     if requested is not None:
         implementations = [entry for entry in implementations if entry[0] == requested]

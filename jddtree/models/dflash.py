@@ -1,4 +1,4 @@
-"""DFlash: a block-diffusion drafter over the target's embeddings, features and head (spec ddtree_dflash, section 1)."""
+"""DFlash: a block-diffusion drafter over the target's embeddings, features and head (spec section 1)."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +24,7 @@ class Layer(nnx.Module):
         self.window, self.causal = config.windows[index], config.causal
 
     def __call__(self, x, rope, positions, cache, lengths):
-        """x [B, G, M] to x. Full layers see the whole context and block; sliding ones i - j < window (spec 1.7)."""
+        """x [B, G, M] to x. Full layers see everything; sliding ones only i - j < window (spec 1.7)."""
         slot = np.arange(x.shape[1])
         ahead = slot[None, :] - slot[:, None]
         visible, lower = np.ones_like(ahead, dtype=bool), None

@@ -36,10 +36,10 @@ class Layer(nnx.Module):
 
 
 class KimiK2(nnx.Module):
-    """Parameter paths equal the published names, without their prefix, except stacked experts and k_up / v_up.
+    """Parameter paths equal the published names, less their prefix, except stacked experts, k_up and v_up.
 
-    ``packed``: dotted paths of INT4 linears, for example ``layers.1.mlp.experts.gate_proj``. ``rounding``: how INT4
-    becomes a number, "bfloat16" (the public library's way) or "float32".
+    ``packed``: dotted paths of INT4 linears, for example ``layers.1.mlp.experts.gate_proj``. ``rounding``:
+    how INT4 becomes a number, "bfloat16" (the public library's way) or "float32".
     """
 
     def __init__(

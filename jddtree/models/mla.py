@@ -1,6 +1,7 @@
 """Multi-head latent attention in absorbed form (spec kimi 2.2 to 2.4).
 
-The cache holds one latent head a token: [R normed latent | P rotated key], so that N x H query rows share every read.
+The cache holds one latent head a token: [R normed latent | P rotated key], so that N x H query rows share
+every read.
 """
 
 import jax

@@ -1,4 +1,6 @@
-"""Mixture of experts as Kimi K2 has it: sigmoid router with a selection bias, routed experts, a shared expert."""
+"""Mixture of experts as Kimi K2 has it: sigmoid router with a selection bias, routed experts, a shared
+expert.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """T tokens of width M through K of E experts of width I. ``routing`` is ``random``, ``one`` or ``partly_none``."""
+    """T tokens of width M through K of E experts of width I. ``routing`` is ``random``, ``one`` or
+    ``partly_none``.
+    """
 
     name: str
     tokens: int

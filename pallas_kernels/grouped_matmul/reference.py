@@ -1,7 +1,10 @@
-"""Routed experts in plain JAX: a loop over the experts that were hit, each dequantised once."""
+"""Routed experts in plain JAX: the experts that were hit, each dequantised once."""
 
 import jax
 import jax.numpy as jnp
+
+BLOCK_BYTES = 64 << 20
+"""Dequantised weights held at a time."""
 
 
 def unpack(weight, rounding: str) -> jax.Array:
@@ -24,23 +27,31 @@ def unpack(weight, rounding: str) -> jax.Array:
 def expert_mlp(
     x: jax.Array, expert_ids: jax.Array, expert_weights: jax.Array, gate, up, down, *, rounding: str
 ) -> jax.Array:
-    """See `pallas_kernels.grouped_matmul.api.expert_mlp`."""
+    """See `pallas_kernels.grouped_matmul.api.expert_mlp`.
+
+    T tokens hit at most T x K experts. These come first, in blocks small enough to hold as plain numbers; the
+    number of blocks is static, since a loop that asks the device when to stop costs a synchronisation a turn.
+    """
     experts = jax.tree.leaves(gate)[0].shape[0]
     chosen = expert_ids[:, :, None] == jnp.arange(experts, dtype=expert_ids.dtype)
     token_weights = jnp.sum(jnp.where(chosen, expert_weights[:, :, None], 0.0), axis=1)
-    hit = jnp.any(chosen, axis=(0, 1))
-    hit_first = jnp.argsort(~hit, stable=True)
+    hit_first = jnp.argsort(~jnp.any(chosen, axis=(0, 1)), stable=True)
+    needed = min(experts, expert_ids.size)
+    one_expert = 3 * x.shape[1] * jax.tree.leaves(gate)[0].shape[1] * x.dtype.itemsize
+    blocks = -(-needed // max(1, BLOCK_BYTES // one_expert))
+    size = -(-needed // blocks)
 
-    def dense(weight, expert):
-        one = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, expert, keepdims=False), weight)
-        return (one if isinstance(one, jax.Array) else unpack(one, rounding)).astype(x.dtype)
+    def dense(weight, some):
+        few = jax.tree.map(lambda leaf: leaf[some], weight)
+        return (few if isinstance(few, jax.Array) else unpack(few, rounding)).astype(x.dtype)
 
-    def add_expert(i, total):
-        expert = hit_first[i]
-        inner = jax.nn.silu(x @ dense(gate, expert).T) * (x @ dense(up, expert).T)
-        y = (inner @ dense(down, expert).T).astype(jnp.float32)
-        weight = jax.lax.dynamic_index_in_dim(token_weights, expert, axis=1)
-        return total + weight * y
+    def add_block(block, total):
+        place = block * size + jnp.arange(size, dtype=jnp.int32)
+        some = hit_first[jnp.minimum(place, needed - 1)]
+        weight = jnp.where(place < needed, token_weights[:, some], 0.0)
+        inner = jax.nn.silu(jnp.einsum("tm,eim->eti", x, dense(gate, some)))
+        inner = inner * jnp.einsum("tm,eim->eti", x, dense(up, some))
+        y = jnp.einsum("eti,emi->etm", inner, dense(down, some)).astype(jnp.float32)
+        return total + jnp.einsum("te,etm->tm", weight, y, precision=jax.lax.Precision.HIGHEST)
 
-    total = jnp.zeros(x.shape, jnp.float32)
-    return jax.lax.fori_loop(0, jnp.sum(hit, dtype=jnp.int32), add_expert, total).astype(x.dtype)
+    return jax.lax.fori_loop(0, blocks, add_block, jnp.zeros(x.shape, jnp.float32)).astype(x.dtype)

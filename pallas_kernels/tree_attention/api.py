@@ -1,7 +1,8 @@
 """Tree attention: N new slots attend to a committed prefix and, under a bit mask, to each other.
 
-The mask covers the N x N block alone, so its size does not grow with the context (DESIGN section 5). Latent attention
-(MLA in absorbed form) is the case J = 1 without separate values: the values are the first ``value_width`` key channels.
+The mask covers the N x N block alone, so its size does not grow with the context (DESIGN section 5). Latent
+attention (MLA in absorbed form) is the case J = 1 without separate values: the values are the first
+``value_width`` key channels.
 """
 
 import jax
@@ -35,7 +36,8 @@ def tree_attention(
       prefix_k, prefix_v: [B, S, J, Kw] and [B, S, J, Vw], the cache; H is a multiple of J.
       block_k, block_v: [B, N, J, Kw] and [B, N, J, Vw], this round's own keys and values.
       lengths: [B] int32. Row b sees the first lengths[b] cache slots, without a mask.
-      mask: [B or 1, N, W] uint32. Bit k % 32 of word k // 32 in row n set: slot n sees slot k. Every slot sees itself.
+      mask: [B or 1, N, W] uint32. Bit k % 32 of word k // 32 in row n set: slot n sees slot k. Every slot
+        sees itself.
       scale: multiplies the scores.
       lower: [B, N] int32, the first cache slot that each query sees (sliding windows); None: all.
       value_width: with no separate values, values are the first ``value_width`` channels of the keys.
@@ -62,7 +64,7 @@ def tree_attention(
 
 
 def pack_mask(visible: jax.Array | np.ndarray) -> jax.Array:
-    """[..., N, N] bool to [..., N, W] uint32 words, W = ceil(N / 32): bit k % 32 of word k // 32 is column k."""
+    """[..., N, N] bool to [..., N, W] uint32, W = ceil(N / 32): bit k % 32 of word k // 32 is column k."""
     width = visible.shape[-1]
     words = -(-width // 32)
     padded = jnp.pad(jnp.asarray(visible), [(0, 0)] * (visible.ndim - 1) + [(0, words * 32 - width)])

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One shape: B rows, N slots, H heads over J key heads, Kw/Vw channels, S cache slots, the lengths and the tree.
+    """One shape: B rows, N slots, H heads over J key heads, Kw/Vw channels, S cache slots, the lengths and
+    the tree.
 
-    ``latent`` means that values are the first Vw key channels. ``tree`` is ``chain``, ``star``, ``random`` or ``all``
-    (every slot sees every slot); ``window`` cuts the prefix a query sees.
+    ``latent`` means that values are the first Vw key channels. ``tree`` is ``chain``, ``star``, ``random`` or
+    ``all`` (every slot sees every slot); ``window`` cuts the prefix a query sees.
     """
 
     name: str

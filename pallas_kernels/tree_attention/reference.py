@@ -15,9 +15,9 @@ def partial_attention(
 ) -> tuple[jax.Array, jax.Array]:
     """Softmax attention over one part of the keys.
 
-    q [B, N, J, G, Kw], k [B, S, J, Kw], v [B, S, J, Vw], visible [B or 1, N or 1, S] bool. Returns the normalised
-    output [B, N, J, G, Vw] and the log-sum-exp of the scores [B, N, J, G], both float32; a query that sees nothing gets
-    zeros and -inf.
+    q [B, N, J, G, Kw], k [B, S, J, Kw], v [B, S, J, Vw], visible [B or 1, N or 1, S] bool. Returns the
+    normalised output [B, N, J, G, Vw] and the log-sum-exp of the scores [B, N, J, G], both float32; a query
+    that sees nothing gets zeros and -inf.
     """
     scores = jnp.einsum("bnjgk,bsjk->bnjgs", q, k, preferred_element_type=jnp.float32) * scale
     scores = jnp.where(visible[:, :, None, None, :], scores, -jnp.inf)

@@ -1,0 +1,85 @@
+"""From checkpoint folders to a pair that is ready to run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from jddtree.checkpoint import Checkpoint, open_checkpoint, restore
+from jddtree.checkpoint.skeleton import abstract_model
+from jddtree.config import drafter_config, target_config
+from jddtree.errors import InputError
+from jddtree.models.drafter import Drafter
+from jddtree.models.target import Target
+from jddtree.tokenizer import Tokenizer, load_tokenizer
+
+BUNDLED = Path(__file__).resolve().parents[1] / "checkpoints"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target, its drafter if one was asked for, and what the target's folder says about text.
+
+    dtype: of weights that are not INT4, of activations and of caches.
+    """
+
+    target: Target
+    drafter: Drafter | None
+    tokenizer: Tokenizer | None
+    checkpoint: Checkpoint
+    dtype: str
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a drafted block, the anchor included; 1 without a drafter."""
+        return 1 if self.drafter is None else self.drafter.block_size
+
+
+def bundled_pair() -> tuple[Path, Path]:
+    """The folders of the pair that comes with the project. Raises InputError where they are missing."""
+    folders = BUNDLED / "k2-mini", BUNDLED / "k2-mini-dflash"
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"the bundled pair is missing ({folder}): pass --target and --drafter")
+    return folders
+
+
+def load_pair(
+    target_folder: Path, drafter_folder: Path | None, *, dtype: str | None, cache_dir: Path, say: Callable
+) -> Pair:
+    """Open both folders, converting published ones once into ``cache_dir``, and load them.
+
+    ``dtype`` None means float32 on a CPU, else bfloat16. ``say`` takes lines for the user. Raises InputError.
+    """
+    dtype = dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
+    checkpoint = open_checkpoint(target_folder, cache_dir, say)
+    target = load_target(checkpoint, jnp.dtype(dtype))
+    drafter = None
+    if drafter_folder is not None:
+        drafter = load_drafter(open_checkpoint(drafter_folder, cache_dir, say), target, jnp.dtype(dtype))
+    return Pair(target, drafter, load_tokenizer(target_folder), checkpoint, dtype)
+
+
+def load_target(checkpoint: Checkpoint, dtype: jnp.dtype) -> Target:
+    """The target; INT4 weights stay packed. Raises InputError if the folder holds none."""
+    target_config(checkpoint.config)
+    return restore(checkpoint, abstract_model(checkpoint.config, checkpoint.packed), dtype)
+
+
+def load_drafter(checkpoint: Checkpoint, target: Target, dtype: jnp.dtype) -> Drafter:
+    """The drafter. Raises InputError if the folder holds none, or one for another target."""
+    config, wanted = drafter_config(checkpoint.config), target.config
+    fits = {
+        "hidden_size": (config.hidden_size, wanted.hidden_size),
+        "num_target_layers": (config.num_target_layers, wanted.num_layers),
+        "vocab_size": (config.vocab_size, wanted.vocab_size),
+    }
+    for key, (own, targets) in fits.items():
+        if own != targets:
+            raise InputError(
+                f"the drafter in {checkpoint.folder} does not fit the target: its {key} is {own}, "
+                f"the target's is {targets}"
+            )
+    return restore(checkpoint, abstract_model(checkpoint.config, checkpoint.packed), dtype)
