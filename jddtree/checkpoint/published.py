@@ -1,0 +1,202 @@
+"""Published checkpoint folders: safetensors files and their index, read and written tensor by tensor.
+
+Format: header length in 8 little-endian bytes, JSON header (name -> dtype, shape, byte range), data.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from jddtree.config import read_json
+from jddtree.errors import InputError
+
+INDEX = "model.safetensors.index.json"
+
+DTYPES: dict[str, np.dtype] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U64": np.dtype(np.uint64),
+    "U32": np.dtype(np.uint32),
+    "U16": np.dtype(np.uint16),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where one tensor lies. ``offset`` counts bytes from the start of ``file``."""
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the data."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    def read_into(self, out: np.ndarray) -> None:
+        """Fill ``out``, a contiguous array of this dtype and shape.
+
+        Raises:
+            InputError: the file ends early or cannot be read.
+        """
+        try:
+            with self.file.open("rb") as file:
+                file.seek(self.offset)
+                count = file.readinto(memoryview(out.reshape(-1).view(np.uint8))) if self.nbytes else 0
+        except OSError as error:
+            raise InputError(f"{self.file}: tensor {self.name} cannot be read: {error.strerror}") from error
+        if count != self.nbytes:
+            raise InputError(f"{self.file} is truncated inside tensor {self.name}; download it again")
+
+    def read(self) -> np.ndarray:
+        """The tensor, in its own dtype."""
+        out = np.empty(self.shape, DTYPES[self.dtype])
+        self.read_into(out)
+        return out
+
+
+def is_published(folder: Path) -> bool:
+    """Whether ``folder`` holds safetensors weights."""
+    return (folder / INDEX).is_file() or any(folder.glob("*.safetensors"))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files: those its index names, or its only one."""
+    if (folder / INDEX).is_file():
+        return [folder / name for name in sorted(set(_index(folder).values()))]
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) > 1:
+        raise InputError(
+            f"{folder} holds {len(files)} safetensors files but no {INDEX} that says which to use"
+        )
+    return files
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a published folder, from the files' headers alone.
+
+    Raises:
+        InputError: a file is missing, truncated or altered, or disagrees with the index; the line names the
+            file and, where one is concerned, the tensor.
+    """
+    found: dict[str, Tensor] = {}
+    index = _index(folder) if (folder / INDEX).is_file() else None
+    for file in weight_files(folder):
+        for tensor in _header(file):
+            if index is not None and index.get(tensor.name) != file.name:
+                raise InputError(
+                    f"{folder / INDEX} does not list tensor {tensor.name}, which is in {file.name}"
+                )
+            found[tensor.name] = tensor
+    for name in index or {}:
+        if name not in found:
+            raise InputError(f"{folder / index[name]} lacks tensor {name}, which {INDEX} places there")
+    return found
+
+
+def write(file: Path, layout: list[tuple[str, str, tuple[int, ...]]], data: Iterable[np.ndarray]) -> None:
+    """Write one safetensors file.
+
+    Args:
+        layout: (name, dtype, shape) of every tensor, in the order of ``data``.
+        data: the arrays; taken one at a time, so that they need not be in memory together.
+    """
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for name, dtype, shape in layout:
+        end = start + math.prod(shape) * DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # data starts aligned
+    with file.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little"))
+        out.write(text)
+        for (name, dtype, shape), array in zip(layout, data, strict=True):
+            assert (array.dtype, array.shape) == (DTYPES[dtype], shape), name
+            out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """Tensor name -> file name."""
+    weight_map = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise InputError(f"{folder / INDEX} has no weight_map object")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise InputError(f"{folder / INDEX} places tensor {name} in {file!r}, which is not a file name")
+        if not (folder / file).is_file():
+            raise InputError(f"{folder / file} does not exist, but {INDEX} places tensor {name} there")
+    return weight_map
+
+
+def _header(file: Path) -> Iterator[Tensor]:
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            text = opened.read(length) if length <= size - 8 else b""
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+    if size < 8 or len(text) != length:
+        raise InputError(f"{file} is truncated inside its header; download it again")
+    try:
+        header = json.loads(text)
+        entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{file} has a damaged header ({error}); download it again") from error
+    used = 0
+    for name, entry in sorted(entries, key=_range_start):
+        tensor, start, end = _entry(file, name, entry, 8 + length)
+        if start != used:
+            raise InputError(f"{file}: tensor {name} does not start where the one before it ends")
+        if 8 + length + end > size:
+            raise InputError(
+                f"{file} is truncated: tensor {name} ends {8 + length + end - size} bytes past its end"
+            )
+        used = end
+        yield tensor
+    if 8 + length + used != size:
+        raise InputError(f"{file} has {size - 8 - length - used} bytes that belong to no tensor")
+
+
+def _range_start(item: tuple[str, object]) -> int:
+    """Sort key: the first byte. Malformed entries come first and are refused there."""
+    try:
+        return int(item[1]["data_offsets"][0])  # type: ignore[index]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return -1
+
+
+def _entry(file: Path, name: str, entry: object, data_start: int) -> tuple[Tensor, int, int]:
+    try:
+        dtype, shape = entry["dtype"], tuple(entry["shape"])  # type: ignore[index]
+        start, end = entry["data_offsets"]  # type: ignore[index]
+        if not all(type(number) is int and number >= 0 for number in (*shape, start, end)):
+            raise ValueError
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{file}: the header's entry for tensor {name} is malformed") from error
+    if dtype not in DTYPES:
+        raise InputError(f"{file}: tensor {name} has dtype {dtype}, which is not supported")
+    tensor = Tensor(name, file, dtype, shape, data_start + start)
+    if tensor.nbytes != end - start:
+        raise InputError(f"{file}: tensor {name} is {dtype} {list(shape)} but has {end - start} bytes")
+    return tensor, start, end
