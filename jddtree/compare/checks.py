@@ -1,0 +1,69 @@
+"""What a comparison records: checks with an error and a limit, gathered into cases."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+@dataclass(frozen=True)
+class Check:
+    """One compared value.
+
+    error: the largest absolute difference, or the number of unequal elements where the limit is 0; infinite
+    where shapes differ.
+    """
+
+    name: str
+    error: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        """False for NaN too."""
+        return self.error <= self.limit
+
+    @property
+    def badness(self) -> float:
+        """Error in units of the limit, to find the worst of many checks."""
+        return 0.0 if self.error == 0 else self.error / self.limit if self.limit else np.inf
+
+
+@dataclass
+class Case:
+    """One golden case: the checks made on it, and what it raised, if it did."""
+
+    name: str
+    checks: list[Check] = field(default_factory=list)
+    exception: str | None = None
+
+    def equal(self, name: str, actual: ArrayLike, expected: ArrayLike) -> None:
+        """Record that two arrays are equal in shape and in every element."""
+        actual, expected = np.asarray(actual), np.asarray(expected)
+        same_shape = actual.shape == expected.shape
+        self.checks.append(Check(name, float(np.sum(actual != expected)) if same_shape else np.inf, 0.0))
+
+    def close(self, name: str, actual: ArrayLike, expected: ArrayLike, limit: float) -> None:
+        """Record the largest absolute difference of two arrays."""
+        actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+        error = np.inf
+        if actual.shape == expected.shape:
+            error = float(np.max(np.abs(actual - expected), initial=0.0))
+        self.checks.append(Check(name, error, limit))
+
+    @property
+    def passed(self) -> bool:
+        """A case that checked nothing did not pass."""
+        return self.exception is None and bool(self.checks) and all(check.passed for check in self.checks)
+
+    def complaint(self) -> str:
+        """Why the case failed, on one line."""
+        if self.exception is not None:
+            return self.exception
+        if not self.checks:
+            return "nothing was compared"
+        failed = [check for check in self.checks if not check.passed]
+        first = failed[0]
+        kind = f"limit {first.limit:g}" if first.limit else "must be equal"
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        return f"{first.name}: error {first.error:.3g}, {kind}{more}"

@@ -1,0 +1,64 @@
+"""Reference data for the DFlash drafter: rounds of context and block, stage by stage."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jddtree.cache import append
+from jddtree.compare.checks import Case
+from jddtree.compare.weights import reference_drafter
+from jddtree.models.dflash import DFlash
+
+Cases = Iterator[tuple[str, Callable[[Case], None]]]
+
+LIMIT = 1e-4
+"""Absolute, float32."""
+
+
+def drafter_forward(folder: Path) -> Cases:
+    """A case is a file: draft rounds over one growing cache of context keys and values."""
+    drafter = cache(lambda: reference_drafter(folder))
+    for path in sorted(folder.glob("case_*.npz")):
+
+        def body(case: Case, path: Path = path) -> None:
+            _rounds(case, drafter(), np.load(path))
+
+        yield path.stem, body
+
+
+@jax.jit
+def _context(drafter: DFlash, features: jax.Array, positions: jax.Array):
+    return drafter.context_feature(features), drafter.context(features, positions)
+
+
+@jax.jit
+def _block(drafter: DFlash, embeddings: jax.Array, positions: jax.Array, context: Any, length: jax.Array):
+    return drafter.block(embeddings, positions, context, length)
+
+
+def _rounds(case: Case, drafter: DFlash, golden: Mapping[str, np.ndarray]) -> None:
+    total = int(golden["ctx_lens"].sum())
+    context = drafter.new_cache(1, total, jnp.dtype(jnp.float32))
+    committed = jnp.zeros((1,), jnp.int32)
+    for step in range(int(golden["num_steps"])):
+        features = jnp.asarray(golden[f"step{step}_target_hidden"])
+        positions = jnp.asarray(golden[f"step{step}_position_ids"])
+        new = features.shape[1]
+        feature, fresh = _context(drafter, features, positions[:, :new])
+        case.close(f"step {step} ctx_feature", feature, golden[f"step{step}_ctx_feature"], LIMIT)
+        context = append(context, fresh, jnp.array([new], jnp.int32), committed)
+        committed = committed + new
+        embeddings = jnp.asarray(golden[f"step{step}_noise_embedding"])
+        output, layers = _block(drafter, embeddings, positions[:, new:], context, committed)
+        for index, hidden in enumerate(layers):
+            case.close(f"step {step} layer {index}", hidden, golden[f"step{step}_layer{index}_hidden"], LIMIT)
+        case.close(f"step {step} output", output, golden[f"step{step}_output"], LIMIT)
+    for index, (keys, values) in enumerate(context):
+        for name, actual in (("k", keys), ("v", values)):
+            expected = golden[f"final_cache_layer{index}_{name}"].swapaxes(1, 2)
+            case.close(f"final cache, layer {index} {name}", actual, expected, LIMIT)

@@ -1,0 +1,200 @@
+"""Reference data for a whole Kimi K2 model, stage by stage: prefill, pieces, trees, long positions."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors.numpy import load_file
+
+from jddtree.cache import append
+from jddtree.compare.checks import Case
+from jddtree.compare.weights import FLOAT32, reference_kimi
+from jddtree.models.kimi_k2 import KimiK2
+from jddtree.models.layers import rope_tables
+from jddtree.models.moe import MoE
+from jddtree.models.target import Cache, Pass
+from pallas_kernels.tree_attention.api import causal_mask, pack_mask
+
+Cases = Iterator[tuple[str, Callable[[Case], None]]]
+Golden = Mapping[str, np.ndarray]
+
+LIMIT = 2e-4
+"""Absolute, float32: hidden states, caches, expert weights and logits."""
+
+
+def model_outputs(folder: Path) -> Cases:
+    """A case is a file of ``<folder>_outputs``; weights come from ``folder``."""
+    load = cache(partial(reference_kimi, folder))
+    for path in sorted(folder.with_name(f"{folder.name}_outputs").glob("*.safetensors")):
+
+        def body(case: Case, path: Path = path) -> None:
+            golden = load_file(path)
+            if "chunk_sizes" in golden:
+                _pieces(case, load(), golden)
+                return
+            _one_pass(case, load(), golden)
+            # The same weights in other modes of the public code.
+            if "logits_exact_dequant" in golden:
+                model = load(rounding="float32")
+                case.close(
+                    "logits_exact_dequant",
+                    _causal_logits(model, golden),
+                    golden["logits_exact_dequant"],
+                    LIMIT,
+                )
+            if "logits_lora_eps_cfg" in golden:
+                model = load(lora_norm_eps=load().config.rms_norm_eps)
+                case.close(
+                    "logits_lora_eps_cfg", _causal_logits(model, golden), golden["logits_lora_eps_cfg"], LIMIT
+                )
+
+        yield path.stem, body
+
+
+@jax.jit
+def _run(
+    model: KimiK2, ids, positions, valid, mask, cache: Cache, lengths
+) -> tuple[Pass, jax.Array, jax.Array]:
+    """One pass that taps every layer, with the embeddings and the logits."""
+    passed = model(ids, positions, valid, mask, cache, lengths, tuple(range(model.config.num_layers)))
+    return passed, model.embed(ids), model.logits(passed.hidden)
+
+
+@jax.jit
+def _stages(model: KimiK2, inputs, positions, valid, mask, cache: Cache, lengths):
+    """Attention, feed-forward and routing of every layer in ``inputs``, from the reference's own inputs."""
+    rope = rope_tables(model.config.rope, model.config.rope_head_dim, positions)
+    outputs: dict[int, tuple[jax.Array, jax.Array, jax.Array | None]] = {}
+    for index, (x, attended) in inputs.items():
+        layer = model.layers[index]
+        attn_out, _ = layer.self_attn(layer.input_layernorm(x), rope, mask, cache[index], lengths)
+        normed = layer.post_attention_layernorm(x + attended)
+        if isinstance(layer.mlp, MoE):
+            ids, weights = layer.mlp.gate(normed.reshape(-1, normed.shape[-1]))
+            order = jnp.argsort(ids, axis=-1)
+            weights = jnp.take_along_axis(weights, order, axis=-1).reshape(*valid.shape, -1)
+            outputs[index] = attn_out, layer.mlp(normed, valid)[0], weights
+        else:
+            outputs[index] = attn_out, layer.mlp(normed), None
+    return outputs
+
+
+def _one_pass(case: Case, model: KimiK2, golden: Golden) -> None:
+    """All new slots in one pass: causal, or a tree after a causal prefix."""
+    ids = golden["tree_ids" if "tree_ids" in golden else "input_ids"]
+    rows, slots = ids.shape
+    prefix = golden["prefix_ids"].shape[1] if "prefix_ids" in golden else 0
+    committed = model.new_cache(rows, prefix + slots, FLOAT32)
+    lengths = jnp.zeros((rows,), jnp.int32)
+    if prefix:
+        positions = np.broadcast_to(np.arange(prefix, dtype=np.int32), (rows, prefix))
+        passed, _, logits = _run(
+            model,
+            golden["prefix_ids"],
+            positions,
+            np.ones((rows, prefix), bool),
+            causal_mask(prefix),
+            committed,
+            lengths,
+        )
+        case.close("prefix_logits", logits, golden["prefix_logits"], LIMIT)
+        committed = append(committed, passed.fresh, jnp.full_like(lengths, prefix), lengths)
+        lengths = lengths + prefix
+    mask = (
+        pack_mask(golden["ancestor_mask"].astype(bool)) if "ancestor_mask" in golden else causal_mask(slots)
+    )
+    positions, valid = golden["position_ids"], np.ones((rows, slots), bool)
+    passed, embedded, logits = _run(model, ids, positions, valid, mask, committed, lengths)
+    if "embed" in golden:
+        case.close("embed", embedded, golden["embed"], LIMIT)
+    _stage_checks(case, model, golden, positions, valid, mask, committed, lengths)
+    _layer_checks(case, model, golden, passed)
+    full = append(committed, passed.fresh, jnp.full_like(lengths, slots), lengths)
+    _cache_checks(case, model, golden, full)
+    if "final_norm" in golden:
+        case.close("final_norm", passed.hidden, golden["final_norm"], LIMIT)
+    case.close("logits", logits, golden["logits"], LIMIT)
+
+
+def _stage_checks(
+    case: Case, model: KimiK2, golden: Golden, positions, valid, mask, committed, lengths
+) -> None:
+    inputs = {}
+    for index in range(model.config.num_layers):
+        before = "embed" if index == 0 else f"layer{index - 1}.out"
+        if before in golden and f"layer{index}.attn_out" in golden:
+            inputs[index] = golden[before], golden[f"layer{index}.attn_out"]
+    for index, (attn_out, mlp_out, weights) in _stages(
+        model, inputs, positions, valid, mask, committed, lengths
+    ).items():
+        case.close(f"layer {index} attn_out", attn_out, golden[f"layer{index}.attn_out"], LIMIT)
+        case.close(f"layer {index} mlp_out", mlp_out, golden[f"layer{index}.mlp_out"], LIMIT)
+        if weights is not None:
+            case.close(f"layer {index} topk_weight", weights, golden[f"layer{index}.topk_weight"], LIMIT)
+
+
+def _layer_checks(case: Case, model: KimiK2, golden: Golden, passed: Pass) -> None:
+    outputs = np.split(np.asarray(passed.features), model.config.num_layers, axis=-1)
+    experts = iter(passed.experts)
+    for index, output in enumerate(outputs):
+        if f"layer{index}.out" in golden:
+            case.close(f"layer {index} out", output, golden[f"layer{index}.out"], LIMIT)
+        if model.config.is_moe(index):
+            chosen = np.sort(np.asarray(next(experts)), axis=-1)
+            if f"layer{index}.topk_idx" in golden:
+                case.equal(f"layer {index} experts", chosen, golden[f"layer{index}.topk_idx"])
+
+
+def _cache_checks(case: Case, model: KimiK2, golden: Golden, full: Any) -> None:
+    rank = model.config.kv_lora_rank
+    for index, latent in enumerate(full):
+        if f"layer{index}.cache_ckv" in golden:
+            case.close(f"layer {index} ckv", latent[:, :, 0, :rank], golden[f"layer{index}.cache_ckv"], LIMIT)
+            case.close(
+                f"layer {index} krope", latent[:, :, 0, rank:], golden[f"layer{index}.cache_krope"], LIMIT
+            )
+
+
+def _pieces(case: Case, model: KimiK2, golden: Golden) -> None:
+    """The same tokens in pieces over a growing cache. Pieces are padded to one width, as the prefill does."""
+    ids, positions = golden["input_ids"], golden["position_ids"]
+    rows, total = ids.shape
+    width = int(golden["chunk_sizes"].max())
+    committed = model.new_cache(rows, total, FLOAT32)
+    logits, begin = [], 0
+    for size in golden["chunk_sizes"].tolist():
+        padding = [(0, 0), (0, width - size)]
+        valid = np.broadcast_to(np.arange(width) < size, (rows, width))
+        lengths = jnp.full((rows,), begin, jnp.int32)
+        passed, _, piece = _run(
+            model,
+            np.pad(ids[:, begin : begin + size], padding),
+            np.pad(positions[:, begin : begin + size], padding),
+            valid,
+            causal_mask(width),
+            committed,
+            lengths,
+        )
+        logits.append(piece[:, :size])
+        committed = append(committed, passed.fresh, jnp.full_like(lengths, size), lengths)
+        begin += size
+    case.equal("tokens fed", begin, total)
+    case.close("logits", np.concatenate(logits, axis=1), golden["logits"], LIMIT)
+    _cache_checks(case, model, golden, committed)
+
+
+def _causal_logits(model: KimiK2, golden: Golden) -> jax.Array:
+    rows, slots = golden["input_ids"].shape
+    return _run(
+        model,
+        golden["input_ids"],
+        golden["position_ids"],
+        np.ones((rows, slots), bool),
+        causal_mask(slots),
+        model.new_cache(rows, slots, FLOAT32),
+        jnp.zeros((rows,), jnp.int32),
+    )[2]

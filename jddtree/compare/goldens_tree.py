@@ -1,0 +1,183 @@
+"""Reference data for the tree: building it, following the target through it, keeping the accepted slots."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jddtree.accept import follow
+from jddtree.cache import commit
+from jddtree.compare.checks import Case
+from jddtree.tree import Tree, build, build_from_top, first_child_next_sibling
+from pallas_kernels.tree_attention.reference import unpack_mask
+
+Cases = Iterator[tuple[str, Callable[[Case], None]]]
+Golden = Mapping[str, np.ndarray]
+
+NEAR_TIE = 1e-5
+"""Scores closer than this may come in another order when log-probabilities are computed anew in float32."""
+
+
+def tree_build(folder: Path) -> Cases:
+    """The tree from the reference's own top tokens, exactly; and from the logits, up to ties."""
+    index = folder / "index.json"
+    facts = {entry["name"]: entry for entry in json.loads(index.read_text())} if index.is_file() else {}
+    for path in sorted(folder.glob("*.npz")):
+
+        def body(case: Case, path: Path = path) -> None:
+            golden = dict(np.load(path))
+            if golden["top_log_probs"].size:
+                _from_top(case, golden)
+            _from_logits(case, golden, facts.get(path.stem, {}))
+
+        yield path.stem, body
+
+
+def _from_top(case: Case, golden: Golden) -> None:
+    anchor, limits = _inputs(golden)
+    tokens, log_probs = (jnp.asarray(golden[name])[None] for name in ("top_token_ids", "top_log_probs"))
+    tree, visible, links = _build_with_views(
+        tokens, log_probs, anchor, budget=int(golden["budget"]), **limits
+    )
+    visible = np.asarray(visible)[0]
+    count = len(golden["node_token_ids"])
+    start, used = int(golden["start"]), slice(0, count + 1)
+    case.equal("count", tree.count[0], count)
+    case.equal("node_token_ids", tree.tokens[0, 1 : count + 1], golden["node_token_ids"])
+    case.equal("parents", tree.parents[0, used], golden["parents"])
+    case.equal("position_offsets", tree.depths[0, used], golden["position_offsets"])
+    case.equal("node_depths", tree.depths[0, 1 : count + 1], golden["node_depths"])
+    case.equal("verify_input_ids", tree.tokens[0, used], golden["verify_input_ids"])
+    case.equal("verify_position_ids", start + tree.depths[0, used], golden["verify_position_ids"])
+    case.equal("visibility", visible[used, used], golden["visibility"])
+    case.equal(
+        "padding sees itself alone", visible[count + 1 :], np.eye(len(visible), dtype=bool)[count + 1 :]
+    )
+    case.equal(
+        "padding is nobody's child", tree.parents[0, count + 1 :], np.full(len(visible) - count - 1, -1)
+    )
+    if "verify_mask_visible" in golden:
+        mask = np.concatenate([np.ones((count + 1, start), bool), visible[used, used]], axis=1)
+        case.equal("verify_mask_visible", mask, golden["verify_mask_visible"])
+    case.equal("first_child", links[0][0, used], golden["first_child"])
+    case.equal("next_sibling", links[1][0, used], golden["next_sibling"])
+
+
+@partial(jax.jit, static_argnames="budget")
+def _build_with_views(tokens, log_probs, anchor, *, budget: int, topk, depth_limit):
+    """The tree, who sees whom as bool [1, N, N], and the two links a slot; one program a case."""
+    tree = build_from_top(tokens, log_probs, anchor, budget=budget, topk=topk, depth_limit=depth_limit)
+    return tree, unpack_mask(tree.ancestors, budget + 1), first_child_next_sibling(tree.parents)
+
+
+_build = partial(jax.jit, static_argnames="budget")(build)
+
+
+def _from_logits(case: Case, golden: Golden, facts: Mapping[str, Any]) -> None:
+    anchor, limits = _inputs(golden)
+    logits, count = golden["logits"], len(golden["node_token_ids"])
+    tree = _build(jnp.asarray(logits)[None], anchor, budget=int(golden["budget"]), **limits)
+    case.equal("from logits: count", tree.count[0], count)
+    if int(tree.count[0]) != count or count == 0:
+        return
+    tokens, parents, depths = (np.asarray(field)[0] for field in (tree.tokens, tree.parents, tree.depths))
+    scores = _scores(logits, tokens, parents, depths)[1 : count + 1]
+    # A float32 log-probability is known to a few units in the last place of its logit.
+    finite = np.abs(logits[np.isfinite(logits)])
+    slack = NEAR_TIE + 4 * float(np.finfo(np.float32).eps) * float(finite.max(initial=0.0)) * len(logits)
+    case.close("from logits: scores", scores, golden["node_scores"], slack)
+    paths = {_path(slot, tokens, parents) for slot in range(count + 1)}
+    case.equal("from logits: distinct prefixes", len(paths), count + 1)
+    gaps = (facts.get("min_consecutive_score_gap", 0.0), facts.get("gap_to_best_excluded", 0.0))
+    if any(gap is not None and gap < slack for gap in gaps):
+        return
+    case.equal("from logits: parents", parents[: count + 1], golden["parents"])
+    case.equal("from logits: depths", depths[1 : count + 1], golden["node_depths"])
+    if not facts["row_ties"]:
+        case.equal("from logits: tokens", tokens[1 : count + 1], golden["node_token_ids"])
+
+
+def _inputs(golden: Golden) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The anchor, and limits that limit nothing."""
+    limits = {"topk": golden["logits"].shape[1], "depth_limit": golden["logits"].shape[0]}
+    return jnp.asarray(golden["root_token_id"])[None], {
+        name: jnp.array([value], jnp.int32) for name, value in limits.items()
+    }
+
+
+def _scores(logits: np.ndarray, tokens: np.ndarray, parents: np.ndarray, depths: np.ndarray) -> np.ndarray:
+    """Sum of float64 log-probabilities from the root, for every slot; parents come before their children."""
+    wide = logits.astype(np.float64)
+    peak = wide.max(axis=-1, keepdims=True)
+    log_probs = wide - peak - np.log(np.exp(wide - peak).sum(axis=-1, keepdims=True))
+    scores = np.zeros(len(tokens))
+    for slot in range(1, len(tokens)):
+        if parents[slot] >= 0:
+            scores[slot] = scores[parents[slot]] + log_probs[depths[slot] - 1, tokens[slot]]
+    return scores
+
+
+def _path(slot: int, tokens: np.ndarray, parents: np.ndarray) -> tuple[int, ...]:
+    """Tokens from the root to a slot, the root's left out."""
+    return () if slot == 0 else (*_path(int(parents[slot]), tokens, parents), int(tokens[slot]))
+
+
+def tree_follow(folder: Path) -> Cases:
+    """The accepted slots, their tokens and the bonus token, exactly; and the tree's links."""
+    for path in sorted(folder.glob("*.npz")):
+
+        def body(case: Case, path: Path = path) -> None:
+            golden = np.load(path)
+            parents, depths = golden["parents"], golden["node_depths"]
+            slots, deepest = len(parents), int(depths.max(initial=0))
+            tree = Tree(
+                tokens=jnp.asarray(np.append([0], golden["node_token_ids"]).astype(np.int32))[None],
+                parents=jnp.asarray(parents)[None],
+                depths=jnp.asarray(np.append([0], depths).astype(np.int32))[None],
+                count=jnp.array([slots - 1], jnp.int32),
+                ancestors=jnp.zeros((1, slots, -(-slots // 32)), jnp.uint32),  # Not read by the walk.
+            )
+            walked = jax.jit(follow, static_argnums=2)(tree, jnp.asarray(golden["posterior"])[None], deepest)
+            count = int(walked.count[0])
+            case.equal("accepted_indices", walked.slots[0, :count], golden["accepted_indices"])
+            case.equal("accepted_tokens", walked.tokens[0, : count - 1], golden["accepted_tokens"])
+            case.equal("bonus_token", walked.tokens[0, count - 1], golden["bonus_token"])
+            first_child, next_sibling = first_child_next_sibling(tree.parents)
+            case.equal("first_child", first_child[0], golden["first_child"])
+            case.equal("next_sibling", next_sibling[0], golden["next_sibling"])
+
+        yield path.stem, body
+
+
+def kv_compact(folder: Path) -> Cases:
+    """Keeping accepted slots, bit for bit: a cache up to ``past_length``, the rest a round's fresh slots."""
+    for path in sorted(folder.glob("*.npz")):
+
+        def body(case: Case, path: Path = path) -> None:
+            golden = np.load(path)
+            past, keep = int(golden["past_length"]), golden["keep_indices"]
+            names = sorted(name.removesuffix("_in") for name in golden.files if name.endswith("_in"))
+            window = {name: jnp.asarray(golden[f"{name}_in"].swapaxes(1, 2)) for name in names}
+            cache = {
+                name: jnp.pad(leaf[:, :past], [(0, 0), (0, len(keep) + 1), (0, 0), (0, 0)])
+                for name, leaf in window.items()
+            }
+            fresh = {name: leaf[:, past:] for name, leaf in window.items()}
+            kept = commit(
+                cache,
+                fresh,
+                jnp.asarray(keep)[None],
+                jnp.array([len(keep)], jnp.int32),
+                jnp.array([past], jnp.int32),
+            )
+            for name in names:
+                case.equal(
+                    f"{name}_out", kept[name][:, : past + len(keep)].swapaxes(1, 2), golden[f"{name}_out"]
+                )
+
+        yield path.stem, body
