@@ -61,16 +61,15 @@ def load(weights: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     try:
-        there = stored(weights)
-        absent = [path for path in wanted if path not in there]
-        if absent:  # Orbax would hand the wish back in place of an array
-            raise InputError(f"{weights} is damaged: it lacks {absent[0]}; convert it again")
         with context:
-            return flatten(ocp.load(weights.absolute(), nest(wanted)))
-    except InputError:
-        raise
+            loaded = flatten(ocp.load(weights.absolute(), nest(wanted)))
     except (ValueError, OSError, KeyError) as error:
-        raise InputError(f"{weights} is damaged ({str(error).splitlines()[0]}); convert it again") from error
+        reason = str(error).splitlines()[0][:200]
+        raise InputError(f"{weights} is damaged ({reason}); convert the published folder again") from error
+    for path, wish in wanted.items():
+        if loaded.get(path) is wish:  # what Orbax does with a path that it does not have
+            raise InputError(f"{weights} is damaged: it lacks {path}; convert the published folder again")
+    return loaded
 
 
 def stored(weights: Path) -> dict[str, tuple[int, ...]]:

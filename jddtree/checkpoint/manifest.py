@@ -24,15 +24,20 @@ def write_manifest(folder: Path, plan: Plan) -> None:
         "version": _VERSION,
         "skipped": plan.skipped,
         "entries": [asdict(entry) for entry in plan.entries],
+        "files": {
+            str(file.relative_to(folder)): file.stat().st_size
+            for file in sorted((folder / WEIGHTS).rglob("*"))
+            if file.is_file()
+        },
     }
     (folder / NAME).write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> Plan:
-    """Read it back.
+    """Read it back, and look whether the weight files are there in full.
 
     Raises:
-        InputError: no manifest, or not one of this version.
+        InputError: no manifest, not one of this version, or a weight file is missing or of another size.
     """
     content = read_json(folder / NAME)
     if content.get("version") != _VERSION:
@@ -45,6 +50,10 @@ def read_manifest(folder: Path) -> Plan:
             Entry(**{f.name: tuple(e[f.name]) if f.name in tuples else e[f.name] for f in fields(Entry)})
             for e in content["entries"]
         ]
-        return Plan(entries, list(content["skipped"]))
-    except (KeyError, TypeError) as error:
+        plan, files = Plan(entries, list(content["skipped"])), dict(content["files"])
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder / NAME} is damaged; convert the published folder again") from error
+    for name, size in files.items():
+        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
+            raise InputError(f"{folder / name} is missing or truncated; convert the published folder again")
+    return plan

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jddtree.checkpoint import arrays, manifest, published, skeleton, transfer
 from jddtree.checkpoint.mapping import Plan
@@ -69,9 +70,9 @@ def open_checkpoint(path: Path, cache_dir: Path, say: Say) -> Checkpoint:
         return Checkpoint(path, config, generation_config, path, manifest.read_manifest(path))
     plan, source = transfer.plan_published(path, config)
     entry = cache_dir / "checkpoints" / _content_key(path, cache_dir)
-    if not manifest.is_converted(entry):
+    if not _is_whole(entry):
         with sole_writer(entry.parent, say):
-            if not manifest.is_converted(entry):  # unless another process has just done it
+            if not _is_whole(entry):  # unless another process has just done it
                 total = sum(e.nbytes for e in plan.entries)
                 require_room(entry.parent, total)
                 say(f"Converting {path} ({total / 1e6:.1f} MB) once into {entry}.")
@@ -97,7 +98,7 @@ def read_configs(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
     return read_json(path / "config.json"), read_json(generation) if generation.is_file() else None
 
 
-def restore(checkpoint: Checkpoint, abstract_state: Any, dtype: jnp.dtype) -> Any:
+def restore(checkpoint: Checkpoint, abstract_state: Any, dtype: DTypeLike) -> Any:
     """Load a checkpoint's weights into the form of a model's state.
 
     Args:
@@ -133,6 +134,14 @@ def restore(checkpoint: Checkpoint, abstract_state: Any, dtype: jnp.dtype) -> An
         raise InputError(f"{checkpoint.folder}: tensor {entry.names[0]} ({path}) has no place in the model")
     loaded = arrays.load(checkpoint.weights / manifest.WEIGHTS, wanted)
     return jax.tree.unflatten(jax.tree.structure(abstract_state), [loaded[path] for path, _ in leaves])
+
+
+def _is_whole(entry: Path) -> bool:
+    """Whether a cache entry is there and undamaged; a damaged one is made again."""
+    try:
+        return bool(manifest.read_manifest(entry).entries)
+    except InputError:
+        return False
 
 
 def _kept_dtype(path: str, stored: str) -> jnp.dtype | None:

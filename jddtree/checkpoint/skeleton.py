@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jddtree.checkpoint import dflash, kimi_k2, qwen3
@@ -14,6 +15,8 @@ from jddtree.errors import InputError
 from jddtree.models.dflash import DFlash
 from jddtree.models.kimi_k2 import KimiK2
 from jddtree.models.qwen3 import Qwen3
+
+FLOAT32 = jnp.dtype(jnp.float32)
 
 
 def rules(raw: Mapping[str, Any]) -> tuple[Rule, ...]:
@@ -36,11 +39,11 @@ def abstract_model(raw: Mapping[str, Any], packed: frozenset[str]) -> nnx.Module
     """
     if family(raw) == "dflash":
         drafter = drafter_config(raw)
-        return _shapes(lambda: DFlash(drafter, packed=packed, rngs=nnx.Rngs(0)))
+        return _shapes(lambda: DFlash(drafter, packed=packed, dtype=FLOAT32, rngs=nnx.Rngs(0)))
     config = target_config(raw)
     if isinstance(config, KimiK2Config):
-        return _shapes(lambda: KimiK2(config, packed=packed, rngs=nnx.Rngs(0)))
-    return _shapes(lambda: Qwen3(config, packed=packed, rngs=nnx.Rngs(0)))
+        return _shapes(lambda: KimiK2(config, packed=packed, dtype=FLOAT32, rngs=nnx.Rngs(0)))
+    return _shapes(lambda: Qwen3(config, packed=packed, dtype=FLOAT32, rngs=nnx.Rngs(0)))
 
 
 def array_paths(tree: Any) -> list[tuple[str, Any]]:
@@ -85,6 +88,8 @@ def check(plan: Plan, raw: Mapping[str, Any], source: Mapping[str, Tensor]) -> N
 def _shapes(build: Any) -> nnx.Module:
     try:
         return nnx.eval_shape(build)
+    except InputError:
+        raise
     except (TypeError, ValueError, ZeroDivisionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"config.json describes a model that cannot be built: {reason}") from error

@@ -187,15 +187,26 @@ def test_an_orbax_folder_is_used_as_it_is(tmp_path, qwen3_folder):
     assert not (tmp_path / "other").exists()
     assert len(values(restore(checkpoint, model(checkpoint), jnp.float32))) == len(cached.plan.arrays)
 
-    for file in (folder / manifest.WEIGHTS).rglob("d/*"):
-        file.write_bytes(file.read_bytes()[:40])
-    with pytest.raises(InputError, match="weights is damaged") as caught:
-        restore(checkpoint, model(checkpoint), jnp.float32)
+
+def test_a_damaged_conversion_is_refused_and_in_the_cache_made_again(tmp_path, qwen3_folder):
+    lines = []
+    cached = opened(qwen3_folder, tmp_path, lines)
+    folder = tmp_path / "orbax"
+    shutil.copytree(cached.weights, folder)
+    shutil.copyfile(qwen3_folder / "config.json", folder / "config.json")
+    for copy in (folder, cached.weights):
+        file = max((copy / manifest.WEIGHTS).rglob("d/*"), key=lambda path: path.stat().st_size)
+        file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(InputError, match="is missing or truncated") as caught:
+        opened(folder, tmp_path)
     assert "\n" not in str(caught.value)
-    for content in ("{", "{}", '{"version": 1, "entries": [{}], "skipped": []}'):
+    again = opened(qwen3_folder, tmp_path, lines)
+    assert again.weights == cached.weights and len(lines) == 2
+    assert values(restore(again, model(again), jnp.float32))
+    for content in ("{", "{}", '{"version": 1, "entries": [{}], "skipped": [], "files": {}}'):
         (folder / manifest.NAME).write_text(content)
         with pytest.raises(InputError, match=manifest.NAME):
-            opened(folder, tmp_path / "other")
+            opened(folder, tmp_path)
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path):
