@@ -77,7 +77,10 @@ def open_checkpoint(path: Path, cache_dir: Path, say: Say) -> Checkpoint:
                 require_room(entry.parent, total)
                 say(f"Converting {path} ({total / 1e6:.1f} MB) once into {entry}.")
                 if plan.skipped:
-                    say(f"Not part of the text model, skipped: {', '.join(plan.skipped)}.")
+                    names = f"names in {entry / manifest.NAME}"
+                    say(
+                        f"Skipping {len(plan.skipped)} tensors that are not part of the text model ({names})."
+                    )
                 with bar("converting", total) as advance:
                     transfer.to_orbax(plan, source, entry, advance)
                 put_in_place(entry)
