@@ -77,7 +77,7 @@ def render(template: ChatTemplate, messages: list[Message], thinking: bool, tool
     try:
         return (
             _environment()
-            .from_string(template.source)
+            .from_string(template.source, globals={"raise_exception": _refuse, "strftime_now": _now})
             .render(
                 messages=messages,
                 tools=tools,
@@ -163,9 +163,11 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return environment
+
+
+def _now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
 
 
 def _to_json(

@@ -1,7 +1,6 @@
 """Text to token ids and back: `tokenizer.json`, or Kimi's `tiktoken.model` converted exactly."""
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -79,7 +78,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of `ids`. Ids that the vocabulary lacks give no text; broken UTF-8 gives U+FFFD."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special)
 
     def id_of(self, name: str) -> int | None:
         """Id of the token that is written `name` (a special token's name, say), or None."""
@@ -102,7 +101,7 @@ class TextStream:
 
     def push(self, ids: Iterable[int]) -> str:
         """Add ids; the text that is complete now and was not handed out before."""
-        return "".join(self._step(int(token)) for token in ids)
+        return "".join(self._step(token) for token in ids)
 
     def flush(self) -> str:
         """The rest, a character that stayed incomplete included (as U+FFFD)."""
@@ -246,7 +245,7 @@ def _read_ranks(path: Path) -> list[bytes]:
         try:
             encoded, rank_text = fields
             token, rank = base64.b64decode(encoded, validate=True), int(rank_text)
-        except (ValueError, binascii.Error) as error:
+        except ValueError as error:  # binascii's own error is one
             raise InputError(f"{place}: expected `base64-of-a-token rank`.") from error
         if not token:
             raise InputError(f"{place}: the token is empty.")

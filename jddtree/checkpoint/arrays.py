@@ -39,12 +39,12 @@ def append(weights: Path, arrays: Mapping[str, np.ndarray]) -> None:
     context.array.saving.use_compression = False  # weights do not compress
     context.array.saving.storage_options.chunk_byte_size = _CHUNK_BYTES
     with context:
-        ocp.partial.save(weights.absolute(), nest(arrays))
+        ocp.partial.save(str(weights.absolute()), _tree(arrays))
 
 
 def finish(weights: Path) -> None:
     """Close a checkpoint that `append` filled; before this it does not load."""
-    ocp.partial.finalize(weights.absolute())
+    ocp.partial.finalize(str(weights.absolute()))
 
 
 def load(weights: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def load(weights: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     context.pytree.loading.partial_load = True
     try:
         with context:
-            loaded = flatten(ocp.load(weights.absolute(), nest(wanted)))
+            loaded = flatten(ocp.load(str(weights.absolute()), _tree(wanted)))
     except (ValueError, OSError, KeyError) as error:
         reason = str(error).splitlines()[0][:200]
         raise InputError(f"{weights} is damaged ({reason}); convert the published folder again") from error
@@ -75,7 +75,8 @@ def load(weights: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 def stored(weights: Path) -> dict[str, tuple[int, ...]]:
     """Shapes of the arrays in a finished checkpoint, by dotted path."""
     return {
-        path: tuple(leaf.shape) for path, leaf in flatten(ocp.metadata(weights.absolute()).metadata).items()
+        path: tuple(leaf.shape)
+        for path, leaf in flatten(ocp.metadata(str(weights.absolute())).metadata).items()
     }
 
 
@@ -97,3 +98,8 @@ def flatten(tree: Any) -> dict[str, Any]:
         jax.tree_util.keystr(path, simple=True, separator="."): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def _tree(flat: Mapping[str, Any]) -> Any:
+    """`nest`, as loosely typed as Orbax's own tree types."""
+    return nest(flat)

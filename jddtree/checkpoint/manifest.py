@@ -1,7 +1,7 @@
 """The manifest of an Orbax folder: which published tensors its arrays came from."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 from jddtree.checkpoint.mapping import Entry, Plan
@@ -44,10 +44,18 @@ def read_manifest(folder: Path) -> Plan:
         raise InputError(
             f"{folder / NAME} is of another version of jddtree; convert the published folder again"
         )
-    tuples = {"shape", "paths", "rows"}
     try:
         entries = [
-            Entry(**{f.name: tuple(e[f.name]) if f.name in tuples else e[f.name] for f in fields(Entry)})
+            Entry(
+                op=e["op"],
+                name=e["name"],
+                count=e["count"],
+                dtype=e["dtype"],
+                shape=tuple(e["shape"]),
+                paths=tuple(e["paths"]),
+                rows=tuple(e["rows"]),
+                value=e["value"],
+            )
             for e in content["entries"]
         ]
         plan, files = Plan(entries, list(content["skipped"])), dict(content["files"])

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def sole_writer(parent: Path, say: Say) -> Iterator[None]:
+def sole_writer(parent: Path, say: Say) -> Generator[None]:
     """Hold ``parent`` against other conversions into it; the system lets go when a process dies."""
     parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(parent, os.O_RDONLY)

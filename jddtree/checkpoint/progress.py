@@ -1,6 +1,6 @@
 """A progress bar in bytes, on stderr, where that is a terminal."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.progress import (
 
 
 @contextmanager
-def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+def bar(label: str, total: int) -> Generator[Callable[[int], None]]:
     """Yields a function that takes the bytes done since its last call."""
     console = Console(stderr=True)
     columns = (

@@ -98,17 +98,17 @@ def tensors(folder: Path) -> dict[str, Tensor]:
             file and, where one is concerned, the tensor.
     """
     found: dict[str, Tensor] = {}
-    index = _index(folder) if (folder / INDEX).is_file() else None
+    index = _index(folder) if (folder / INDEX).is_file() else {}
     for file in weight_files(folder):
         for tensor in _header(file):
-            if index is not None and index.get(tensor.name) != file.name:
+            if index and index.get(tensor.name) != file.name:
                 raise InputError(
                     f"{folder / INDEX} does not list tensor {tensor.name}, which is in {file.name}"
                 )
             found[tensor.name] = tensor
-    for name in index or {}:
+    for name, place in index.items():
         if name not in found:
-            raise InputError(f"{folder / index[name]} lacks tensor {name}, which {INDEX} places there")
+            raise InputError(f"{folder / place} lacks tensor {name}, which {INDEX} places there")
     return found
 
 

@@ -21,8 +21,12 @@ def test_one_writer_at_a_time(tmp_path):
     lines, order = [], []
     said = threading.Event()
 
+    def hear(line: str) -> None:
+        lines.append(line)
+        said.set()
+
     def second() -> None:
-        with sole_writer(tmp_path, lambda line: (lines.append(line), said.set())):
+        with sole_writer(tmp_path, hear):
             order.append("second")
 
     with sole_writer(tmp_path, lines.append):
