@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from jddtree.config import DFlashConfig
 from jddtree.models import gqa
-from jddtree.models.layers import MLP, Linears, RMSNorm, rope_tables
+from jddtree.models.layers import FLOAT32, MLP, Linears, RMSNorm, rope_tables
 from jddtree.models.target import Cache, Target
 from pallas_kernels.tree_attention.api import pack_mask
 
@@ -46,7 +46,7 @@ class DFlash(nnx.Module):
         *,
         packed: frozenset[str] = frozenset(),
         rounding: str = "bfloat16",
-        dtype: jnp.dtype = jnp.float32,
+        dtype: jnp.dtype = FLOAT32,
         rngs: nnx.Rngs,
     ):
         linears = Linears(packed, rounding, dtype, rngs)

@@ -1,6 +1,6 @@
 """What the decoder needs of a drafter."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 from jddtree.models.target import Cache, Target
 
 
+@runtime_checkable
 class Drafter(Protocol):
     """A model that predicts a block of tokens at once from the target's features."""
 

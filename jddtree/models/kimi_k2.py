@@ -5,7 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jddtree.config import KimiK2Config
-from jddtree.models.layers import MLP, Embedding, Linears, RMSNorm, rope_tables
+from jddtree.models.layers import FLOAT32, MLP, Embedding, Linears, RMSNorm, rope_tables
 from jddtree.models.mla import LatentAttention
 from jddtree.models.moe import MoE
 from jddtree.models.target import Cache, Pass
@@ -48,7 +48,7 @@ class KimiK2(nnx.Module):
         *,
         packed: frozenset[str] = frozenset(),
         rounding: str = "bfloat16",
-        dtype: jnp.dtype = jnp.float32,
+        dtype: jnp.dtype = FLOAT32,
         rngs: nnx.Rngs,
     ):
         linears = Linears(packed, rounding, dtype, rngs)

@@ -12,6 +12,8 @@ from jddtree.config import Rope
 from jddtree.quantization import dequantize, quantize
 from pallas_kernels.grouped_matmul.api import Int4
 
+FLOAT32 = jnp.dtype(jnp.float32)
+
 
 def rms_norm(x: Float[Array, "... M"], weight: Float[Array, " M"], eps: float) -> Float[Array, "... M"]:
     """RMS norm as the public code does it: statistics in float32, cast back, then times the weight."""
@@ -49,7 +51,7 @@ def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
 
 def rope_tables(
     rope: Rope, dim: int, positions: Int[Array, "B N"]
-) -> tuple[Float[Array, "B N dim/2"], Float[Array, "B N dim/2"]]:
+) -> tuple[Float[Array, "B N half"], Float[Array, "B N half"]]:
     """cos and sin of every position, float32, with YaRN's amplitude applied."""
     angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(rope, dim)
     amplitude = 1.0 if rope.yarn is None else rope.yarn.amplitude

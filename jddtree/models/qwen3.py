@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jddtree.config import Qwen3Config
 from jddtree.models import gqa
-from jddtree.models.layers import MLP, Embedding, Linears, RMSNorm, rope_tables
+from jddtree.models.layers import FLOAT32, MLP, Embedding, Linears, RMSNorm, rope_tables
 from jddtree.models.target import Cache, Pass
 from pallas_kernels.tree_attention.api import pack_mask
 
@@ -44,7 +44,7 @@ class Qwen3(nnx.Module):
         *,
         packed: frozenset[str] = frozenset(),
         rounding: str = "bfloat16",
-        dtype: jnp.dtype = jnp.float32,
+        dtype: jnp.dtype = FLOAT32,
         rngs: nnx.Rngs,
     ):
         linears = Linears(packed, rounding, dtype, rngs)

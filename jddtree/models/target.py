@@ -1,6 +1,6 @@
 """What the decoder needs of a target: the protocol, and what one pass returns."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
@@ -27,6 +27,7 @@ class Pass:
     experts: tuple[Int[Array, "B N K"], ...]
 
 
+@runtime_checkable
 class Target(Protocol):
     """A model that verifies trees. Nothing in it depends on slot order but positions and the mask."""
 
