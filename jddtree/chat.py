@@ -92,7 +92,8 @@ def render(template: ChatTemplate, messages: list[Message], thinking: bool, tool
     except jinja2.TemplateSyntaxError as error:
         raise InputError(f"{template.file}: chat template, line {error.lineno}: {error.message}") from error
     except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise InputError(f"{template.file}: the chat template failed: {error}") from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"{template.file}: the chat template failed: {reason}") from error
 
 
 def encode_chat(
@@ -128,12 +129,10 @@ def encode_chat(
     text = render(template, marked, thinking, _marked(tools, names, mark))
     ids: list[int] = []
     done = 0
-    found = tokenizer.backend.encode(text, add_special_tokens=False)
-    for token, (start, end) in zip(found.ids, found.offsets, strict=True):
-        if token in tokenizer.markup:
-            ids += tokenizer.encode(text[done:start].replace(mark, ""), specials=False)
-            ids.append(token)
-            done = end
+    for token, start, end in tokenizer.special_spans(text):
+        ids += tokenizer.encode(text[done:start].replace(mark, ""), specials=False)
+        ids.append(token)
+        done = end
     return ids + tokenizer.encode(text[done:].replace(mark, ""), specials=False)
 
 

@@ -76,6 +76,20 @@ class Tokenizer:
             ids.extend(engine.encode(piece, add_special_tokens=False).ids)
         return ids
 
+    def special_spans(self, text: str) -> list[tuple[int, int, int]]:
+        """(id, start, end) of every special token that `text` spells, in order, in characters.
+
+        Raises:
+            InputError: as `encode`.
+        """
+        _require_unicode(text)
+        found = self.backend.encode(text, add_special_tokens=False)
+        return [
+            (token, start, end)
+            for token, (start, end) in zip(found.ids, found.offsets, strict=True)
+            if token in self.markup
+        ]
+
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of `ids`. Ids that the vocabulary lacks give no text; broken UTF-8 gives U+FFFD."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special)

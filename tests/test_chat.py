@@ -178,7 +178,7 @@ def test_where_a_template_is_looked_for(tmp_path):
     [
         ("a\n{% if %}", r"chat_template.jinja: chat template, line 2"),
         (
-            "{{ raise_exception('no tools here') }}",
+            "{{ raise_exception('no tools\\nhere') }}",
             r"chat_template.jinja: the chat template failed: no tools here",
         ),
         ("{{ messages[7].content }}", "failed"),
@@ -188,6 +188,11 @@ def test_where_a_template_is_looked_for(tmp_path):
 def test_templates_that_fail_are_named(source, message):
     with pytest.raises(InputError, match=message):
         render(ChatTemplate(source, Path("chat_template.jinja"), "", ""), [USER], thinking=False)
+
+
+def test_text_that_is_not_unicode_is_refused(tokenizer, pair):
+    with pytest.raises(InputError, match="lone surrogate"):
+        encode_chat(tokenizer, pair, [{"role": "user", "content": "a\udcff"}], thinking=False)
 
 
 def test_unknown_roles_are_refused(pair):
