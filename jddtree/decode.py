@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jddtree import cache, tree
@@ -51,17 +52,17 @@ class Method:
 
 @pytree_dataclass
 class Request:
-    """What each row was asked for.
+    """What each row was asked for. The host makes it of NumPy arrays.
 
     max_new: tokens to generate, the prefill's included, at least 1. max_position: no target position may
     reach it.
     topk: children a node may have. stop: token ids that end the text.
     """
 
-    max_new: Int[Array, " B"]
-    max_position: Int[Array, " B"]
-    topk: Int[Array, " B"]
-    stop: Bool[Array, "B V"]
+    max_new: Int[Array | np.ndarray, " B"]
+    max_position: Int[Array | np.ndarray, " B"]
+    topk: Int[Array | np.ndarray, " B"]
+    stop: Bool[Array | np.ndarray, "B V"]
 
 
 @pytree_dataclass

@@ -222,7 +222,7 @@ class Decoder:
             state, report = self._prefill(width)(self._weights, request, state, ids, count, last)
             reports.append((report, last))
         for report, last in jax.device_get(reports):
-            for row in np.flatnonzero(last):
+            for row in np.flatnonzero(last).tolist():
                 generations[row].add(report, row, in_round=False)
         return state
 
