@@ -21,14 +21,34 @@ hypothesis.settings.load_profile("jddtree")
 BUNDLED_GOLDENS = Path(__file__).parent / "data" / "goldens"
 
 
-@pytest.fixture(scope="session")
-def golden_folders() -> list[Path]:
+def named_goldens() -> list[Path]:
     """The bundled golden subset, then every folder that JDDTREE_GOLDENS names (separated like PATH)."""
     named = os.environ.get("JDDTREE_GOLDENS", "").split(os.pathsep)
     folders = [BUNDLED_GOLDENS, *(Path(name).resolve() for name in named if name)]
     missing = [str(folder) for folder in folders if not folder.is_dir()]
     assert not missing, f"JDDTREE_GOLDENS names folders that do not exist: {missing}"
     return folders
+
+
+@pytest.fixture(scope="session")
+def golden_folders() -> list[Path]:
+    """See `named_goldens`."""
+    return named_goldens()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes ``golden_row`` runs for every category of the golden folders.
+
+    The bundled ones are a subset made to run where there are no others, so they run only then.
+    """
+    if "golden_row" in metafunc.fixturenames:
+        # Imported late: the shape checks must be hooked in before the package is imported.
+        from jddtree.compare.goldens import find
+
+        folders = named_goldens()
+        rows = [(folder, category) for folder in folders[1:] or folders for category, _ in find(folder)]
+        names = [f"{'bundled' if folder == BUNDLED_GOLDENS else folder.name}/{row}" for folder, row in rows]
+        metafunc.parametrize("golden_row", rows, ids=names)
 
 
 @pytest.fixture

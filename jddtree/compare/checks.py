@@ -1,9 +1,9 @@
 """What a comparison records: checks with an error and a limit, gathered into cases."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Case:
     checks: list[Check] = field(default_factory=list)
     exception: str | None = None
 
-    def equal(self, name: str, actual: ArrayLike, expected: ArrayLike) -> None:
+    def equal(self, name: str, actual: Any, expected: Any) -> None:
         """Record that two arrays are equal in shape and in every element."""
         actual, expected = np.asarray(actual), np.asarray(expected)
         same_shape = actual.shape == expected.shape
         self.checks.append(Check(name, float(np.sum(actual != expected)) if same_shape else np.inf, 0.0))
 
-    def close(self, name: str, actual: ArrayLike, expected: ArrayLike, limit: float) -> None:
+    def close(self, name: str, actual: Any, expected: Any, limit: float) -> None:
         """Record the largest absolute difference of two arrays."""
         actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
         error = np.inf

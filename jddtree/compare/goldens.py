@@ -4,6 +4,7 @@ tests/data/goldens/README.md describes the layout. Everything runs in float32 at
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,9 +89,14 @@ def _models(inside: Path, name: str) -> Iterator[tuple[str, Cases]]:
 
 def run(folder: Path) -> Iterator[Row]:
     """Run everything under ``folder``. What a case raises is its failure, and the other cases still run."""
+    for category, cases in find(folder):
+        yield run_row(category, cases)
+
+
+def run_row(category: str, cases: Cases) -> Row:
+    """Run one category."""
     with jax.default_matmul_precision("highest"):
-        for category, cases in find(folder):
-            yield Row(category, tuple(_run_all(cases)))
+        return Row(category, tuple(_run_all(cases)))
 
 
 def _run_all(cases: Cases) -> Iterator[Case]:
@@ -117,7 +123,11 @@ def _one_line(error: Exception) -> str:
 
 def main(folder: Path, json_file: str | None) -> int:
     """Print the table, write the JSON if asked, and return 0 if all passed, else 1."""
-    rows = list(run(folder))
+    rows = []
+    for row in run(folder):
+        rows.append(row)
+        passed = sum(case.passed for case in row.cases)
+        print(f"{row.category}: {passed} of {len(row.cases)} cases passed", file=sys.stderr, flush=True)
     passed = all(row.passed for row in rows)
     report = {"folder": str(folder), "passed": passed, "categories": [row.summary() for row in rows]}
     if json_file == "-":
@@ -143,9 +153,12 @@ def _print_table(report: dict[str, Any]) -> None:
             "-" if error is None else f"{error:.2g}",
             "-" if limit is None else f"{limit:g}" if limit else "equal",
         )
-    console = Console(soft_wrap=True)
+    console = Console()
+    console.width = max(console.width, 100)
     console.print(table)
     for row in report["categories"]:
         for failure in row["failures"]:
-            console.print(f"{row['category']} {failure['case']}: {failure['reason']}", markup=False)
+            console.print(
+                f"{row['category']} {failure['case']}: {failure['reason']}", markup=False, soft_wrap=True
+            )
     console.print("all passed" if report["passed"] else "FAILED")

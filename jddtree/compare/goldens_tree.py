@@ -40,11 +40,11 @@ def tree_build(folder: Path) -> Cases:
 
 def _from_top(case: Case, golden: Golden) -> None:
     anchor, limits = _inputs(golden)
-    tokens, log_probs = (jnp.asarray(golden[name])[None] for name in ("top_token_ids", "top_log_probs"))
-    tree, visible, links = _build_with_views(
-        tokens, log_probs, anchor, budget=int(golden["budget"]), **limits
+    tokens, log_probs = (golden[name][None] for name in ("top_token_ids", "top_log_probs"))
+    tree, visible, links = jax.device_get(
+        _build_with_views(tokens, log_probs, anchor, budget=int(golden["budget"]), **limits)
     )
-    visible = np.asarray(visible)[0]
+    visible = visible[0]
     count = len(golden["node_token_ids"])
     start, used = int(golden["start"]), slice(0, count + 1)
     case.equal("count", tree.count[0], count)
@@ -81,11 +81,11 @@ _build = partial(jax.jit, static_argnames="budget")(build)
 def _from_logits(case: Case, golden: Golden, facts: Mapping[str, Any]) -> None:
     anchor, limits = _inputs(golden)
     logits, count = golden["logits"], len(golden["node_token_ids"])
-    tree = _build(jnp.asarray(logits)[None], anchor, budget=int(golden["budget"]), **limits)
+    tree = jax.device_get(_build(logits[None], anchor, budget=int(golden["budget"]), **limits))
     case.equal("from logits: count", tree.count[0], count)
     if int(tree.count[0]) != count or count == 0:
         return
-    tokens, parents, depths = (np.asarray(field)[0] for field in (tree.tokens, tree.parents, tree.depths))
+    tokens, parents, depths = tree.tokens[0], tree.parents[0], tree.depths[0]
     scores = _scores(logits, tokens, parents, depths)[1 : count + 1]
     # A float32 log-probability is known to a few units in the last place of its logit.
     finite = np.abs(logits[np.isfinite(logits)])
@@ -102,12 +102,11 @@ def _from_logits(case: Case, golden: Golden, facts: Mapping[str, Any]) -> None:
         case.equal("from logits: tokens", tokens[1 : count + 1], golden["node_token_ids"])
 
 
-def _inputs(golden: Golden) -> tuple[jax.Array, dict[str, jax.Array]]:
+def _inputs(golden: Golden) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The anchor, and limits that limit nothing."""
-    limits = {"topk": golden["logits"].shape[1], "depth_limit": golden["logits"].shape[0]}
-    return jnp.asarray(golden["root_token_id"])[None], {
-        name: jnp.array([value], jnp.int32) for name, value in limits.items()
-    }
+    depth, vocabulary = golden["logits"].shape
+    limits = {"topk": np.array([vocabulary], np.int32), "depth_limit": np.array([depth], np.int32)}
+    return golden["root_token_id"].reshape(1), limits
 
 
 def _scores(logits: np.ndarray, tokens: np.ndarray, parents: np.ndarray, depths: np.ndarray) -> np.ndarray:
@@ -136,22 +135,29 @@ def tree_follow(folder: Path) -> Cases:
             parents, depths = golden["parents"], golden["node_depths"]
             slots, deepest = len(parents), int(depths.max(initial=0))
             tree = Tree(
-                tokens=jnp.asarray(np.append([0], golden["node_token_ids"]).astype(np.int32))[None],
+                tokens=jnp.asarray(np.append([0], golden["node_token_ids"]), jnp.int32)[None],
                 parents=jnp.asarray(parents)[None],
-                depths=jnp.asarray(np.append([0], depths).astype(np.int32))[None],
+                depths=jnp.asarray(np.append([0], depths), jnp.int32)[None],
                 count=jnp.array([slots - 1], jnp.int32),
                 ancestors=jnp.zeros((1, slots, -(-slots // 32)), jnp.uint32),  # Not read by the walk.
             )
-            walked = jax.jit(follow, static_argnums=2)(tree, jnp.asarray(golden["posterior"])[None], deepest)
+            walked, links = jax.device_get(_follow_with_links(tree, golden["posterior"][None], depth=deepest))
             count = int(walked.count[0])
             case.equal("accepted_indices", walked.slots[0, :count], golden["accepted_indices"])
             case.equal("accepted_tokens", walked.tokens[0, : count - 1], golden["accepted_tokens"])
             case.equal("bonus_token", walked.tokens[0, count - 1], golden["bonus_token"])
-            first_child, next_sibling = first_child_next_sibling(tree.parents)
-            case.equal("first_child", first_child[0], golden["first_child"])
-            case.equal("next_sibling", next_sibling[0], golden["next_sibling"])
+            case.equal("first_child", links[0][0], golden["first_child"])
+            case.equal("next_sibling", links[1][0], golden["next_sibling"])
 
         yield path.stem, body
+
+
+@partial(jax.jit, static_argnames="depth")
+def _follow_with_links(tree: Tree, posterior, *, depth: int):
+    return follow(tree, posterior, depth), first_child_next_sibling(tree.parents)
+
+
+_commit = jax.jit(commit)
 
 
 def kv_compact(folder: Path) -> Cases:
@@ -162,19 +168,12 @@ def kv_compact(folder: Path) -> Cases:
             golden = np.load(path)
             past, keep = int(golden["past_length"]), golden["keep_indices"]
             names = sorted(name.removesuffix("_in") for name in golden.files if name.endswith("_in"))
-            window = {name: jnp.asarray(golden[f"{name}_in"].swapaxes(1, 2)) for name in names}
-            cache = {
-                name: jnp.pad(leaf[:, :past], [(0, 0), (0, len(keep) + 1), (0, 0), (0, 0)])
-                for name, leaf in window.items()
-            }
+            window = {name: golden[f"{name}_in"].swapaxes(1, 2) for name in names}
+            room = [(0, 0), (0, len(keep) + 1), (0, 0), (0, 0)]
+            cache = {name: np.pad(leaf[:, :past], room) for name, leaf in window.items()}
             fresh = {name: leaf[:, past:] for name, leaf in window.items()}
-            kept = commit(
-                cache,
-                fresh,
-                jnp.asarray(keep)[None],
-                jnp.array([len(keep)], jnp.int32),
-                jnp.array([past], jnp.int32),
-            )
+            count, length = (np.array([value], np.int32) for value in (len(keep), past))
+            kept = jax.device_get(_commit(cache, fresh, keep[None], count, length))
             for name in names:
                 case.equal(
                     f"{name}_out", kept[name][:, : past + len(keep)].swapaxes(1, 2), golden[f"{name}_out"]
