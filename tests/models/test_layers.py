@@ -1,0 +1,73 @@
+"""Shared parts. YaRN tables are judged by the golden ones, which `jddtree.compare.goldens` runs."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jddtree.config import Rope
+from jddtree.models.layers import (
+    FLOAT32,
+    MLP,
+    Linear,
+    Linears,
+    PackedLinear,
+    RMSNorm,
+    rms_norm,
+    rope_tables,
+    rotate_halves,
+    rotate_pairs,
+)
+
+
+def test_plain_positions_rotate_by_theta_to_the_minus_2j_over_dim():
+    positions = np.array([[0, 1, 70]], np.int32)
+    cos, sin = rope_tables(Rope(100.0, None), 4, jnp.asarray(positions))
+    angles = positions[..., None] * np.array([1.0, 0.1])
+    np.testing.assert_allclose(cos, np.cos(angles), atol=2e-6)
+    np.testing.assert_allclose(sin, np.sin(angles), atol=2e-6)
+
+
+@pytest.mark.parametrize("rotate", [rotate_halves, rotate_pairs])
+def test_pairs_turn_as_complex_numbers(rotate):
+    x = np.random.default_rng(0).normal(size=(1, 3, 2, 8)).astype(np.float32)
+    angles = np.random.default_rng(1).uniform(0, 6, (1, 3, 4)).astype(np.float32)
+    result = np.asarray(rotate(jnp.asarray(x), jnp.cos(angles), jnp.sin(angles)))
+    low, high = (x[..., :4], x[..., 4:]) if rotate is rotate_halves else (x[..., 0::2], x[..., 1::2])
+    turned = (low + 1j * high) * np.exp(1j * angles)[:, :, None]
+    np.testing.assert_allclose(result, np.concatenate([turned.real, turned.imag], axis=-1), atol=1e-5)
+
+
+def test_norm_statistics_are_float32_and_the_weight_comes_after_the_cast():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 64)) * 30, jnp.bfloat16)
+    weight = jnp.asarray(np.random.default_rng(1).normal(size=64), jnp.bfloat16)
+    result = rms_norm(x, weight, 1e-6)
+    wide = np.asarray(x, np.float32)
+    scaled = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
+    assert result.dtype == jnp.bfloat16
+    wanted = weight * jnp.asarray(scaled, jnp.bfloat16)
+    # One step of bfloat16: float32 statistics may round an element the other way.
+    np.testing.assert_allclose(np.asarray(result, np.float32), np.asarray(wanted, np.float32), rtol=2**-7)
+    assert np.mean(np.asarray(result) == np.asarray(wanted)) > 0.98
+    np.testing.assert_allclose(RMSNorm(4, 3.0, FLOAT32)(jnp.ones((1, 4))), 0.5)
+
+
+@pytest.mark.parametrize("rounding", ["bfloat16", "float32"])
+def test_a_packed_linear_is_its_dequantised_twin(rounding):
+    packed = PackedLinear(24, 64, rounding, nnx.Rngs(0))
+    twin = Linear(24, 64, FLOAT32, nnx.Rngs(1))
+    twin.weight.set_value(packed.dense(FLOAT32))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 64)), jnp.float32)
+    np.testing.assert_array_equal(packed(x), twin(x))
+    assert packed(x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_the_mlp_gates_with_silu_and_packs_the_layers_that_are_named():
+    linears = Linears(frozenset({"layers.0.mlp.up_proj"}), "bfloat16", FLOAT32, nnx.Rngs(0))
+    mlp = MLP("layers.0.mlp", 32, 64, linears)
+    assert isinstance(mlp.up_proj, PackedLinear) and isinstance(mlp.gate_proj, Linear)
+    x = np.random.default_rng(0).normal(size=(2, 32)).astype(np.float32)
+    gate, up, down = (np.asarray(part.dense(FLOAT32)) for part in (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+    opened = x @ gate.T
+    wanted = (opened / (1 + np.exp(-opened)) * (x @ up.T)) @ down.T
+    np.testing.assert_allclose(mlp(jnp.asarray(x)), wanted, atol=1e-5)

@@ -1,0 +1,108 @@
+"""Qwen3 against a plain NumPy model in float64 that knows no cache, no tree and no mask words."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jddtree.cache import append
+from jddtree.models.qwen3 import Qwen3
+from pallas_kernels.tree_attention.api import causal_mask, pack_mask
+from tests import tiny
+from tests.oracles.heap_tree import ancestors
+
+
+def norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def naive(model: Qwen3, ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Logits [T, V] and every layer's output [T, M] of a causal pass over ids [T]."""
+    config = model.config
+    wide = partial(jax.tree.map, lambda leaf: np.asarray(leaf, np.float64))
+    places, half = np.arange(len(ids)), config.head_dim // 2
+    angles = places[:, None] * config.rope.theta ** (-np.arange(half) / half)
+    turn = np.exp(1j * angles)[:, None]
+
+    def rotate(x: np.ndarray) -> np.ndarray:
+        turned = (x[..., :half] + 1j * x[..., half:]) * turn
+        return np.concatenate([turned.real, turned.imag], axis=-1)
+
+    embedding = wide(model.embed_tokens.weight[...])
+    x, outputs = embedding[ids], []
+    for layer, window in zip(model.layers, config.windows, strict=True):
+        attention, mlp, eps = layer.self_attn, layer.mlp, config.rms_norm_eps
+        q_proj, k_proj, v_proj, o_proj, gate, up, down = (
+            wide(linear.weight[...])
+            for linear in (
+                *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
+                *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
+            )
+        )
+        h = norm(x, wide(layer.input_layernorm.weight[...]), eps)
+        q, k, v = (
+            (h @ weight.T).reshape(len(ids), heads, config.head_dim)
+            for weight, heads in (
+                (q_proj, config.num_heads),
+                (k_proj, config.num_kv_heads),
+                (v_proj, config.num_kv_heads),
+            )
+        )
+        q = rotate(norm(q, wide(attention.q_norm.weight[...]), eps))
+        k = rotate(norm(k, wide(attention.k_norm.weight[...]), eps))
+        k, v = (np.repeat(array, config.num_heads // config.num_kv_heads, axis=1) for array in (k, v))
+        back = places[:, None] - places
+        seen = (back >= 0) & (back < (window or len(ids)))
+        scores = np.where(seen, np.einsum("qhd,khd->hqk", q, k) * config.head_dim**-0.5, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        x = x + np.einsum("hqk,khd->qhd", weights, v).reshape(len(ids), -1) @ o_proj.T
+        h = norm(x, wide(layer.post_attention_layernorm.weight[...]), eps)
+        opened = h @ gate.T
+        x = x + (opened / (1 + np.exp(-opened)) * (h @ up.T)) @ down.T
+        outputs.append(x)
+    head = embedding if config.tied else wide(model.lm_head.weight[...])
+    return norm(x, wide(model.norm.weight[...]), config.rms_norm_eps) @ head.T, outputs
+
+
+@jax.jit
+def on_prefix(model: Qwen3, prefix: jax.Array, ids: jax.Array, positions: jax.Array, mask: jax.Array):
+    """Logits, and features tapped after layers 1 and 0, of slots over a committed prefix."""
+    size = prefix.shape[1]
+    empty = model.new_cache(1, size + 2, jnp.dtype(jnp.float32))
+    zero, whole = jnp.zeros((1,), jnp.int32), jnp.full((1,), size, jnp.int32)
+    places = jnp.arange(size, dtype=jnp.int32)[None]
+    first = model(prefix, places, places >= 0, causal_mask(size), empty, zero, ())
+    cache = append(empty, first.fresh, whole, zero)
+    passed = model(ids, positions, ids >= 0, mask, cache, whole, (1, 0))
+    return model.logits(passed.hidden), passed.features
+
+
+VARIANTS = {
+    "untied": {},
+    "tied": {"tie_word_embeddings": True},
+    "windowed": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_node_of_a_tree_is_what_its_own_path_gives(variant):
+    model = tiny.target(tiny.QWEN3 | VARIANTS[variant])
+    assert hasattr(model, "lm_head") == (variant != "tied")
+    random = np.random.default_rng(0)
+    for norm_weight in (layer.self_attn.q_norm.weight for layer in model.layers):
+        norm_weight.set_value(jnp.asarray(random.uniform(0.5, 2, 8), jnp.float32))
+    prefix = random.integers(0, 50, 6).astype(np.int32)
+    parents = np.array([-1, 0, 0, 1, 3, 4, 2])
+    ids = random.integers(0, 50, len(parents)).astype(np.int32)
+    visible = ancestors(parents)
+    positions = (len(prefix) + visible.sum(-1) - 1).astype(np.int32)
+    logits, features = on_prefix(model, prefix[None], ids[None], positions[None], pack_mask(visible[None]))
+    for slot in range(len(parents)):
+        path = np.concatenate([prefix, ids[visible[slot]]])
+        wanted, outputs = naive(model, path)
+        np.testing.assert_allclose(logits[0, slot], wanted[-1], atol=5e-4)
+        # Features stand side by side in the order of the taps, after the layers they name.
+        np.testing.assert_allclose(features[0, slot], np.append(outputs[1][-1], outputs[0][-1]), atol=5e-4)
