@@ -193,7 +193,7 @@ def decode_round(
             draft_logits = drafter.draft(target, anchor, lengths, drafter_cache)
         with jax.named_scope("build"):
             limit = jnp.minimum(request.max_position, drafter.max_position) - 1 - lengths
-            candidates = _candidates(draft_logits, anchor, limit, request.topk, method)
+            candidates = _candidates(draft_logits, anchor, limit, jnp.asarray(request.topk), method)
 
     with jax.named_scope("verify"):
         in_use = jnp.arange(method.budget + 1, dtype=jnp.int32) <= candidates.count[:, None]

@@ -105,10 +105,10 @@ def run(flags: argparse.Namespace) -> int:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     write_json = json_writer(flags.json)
     began = time.perf_counter()
-    bundled = bundled_pair() if flags.target is None else (None, None)
+    target, drafter = bundled_pair() if flags.target is None else (flags.target, flags.drafter)
     pair = load_pair(
-        flags.target or bundled[0],
-        None if flags.method == "ar" else flags.drafter or bundled[1],
+        target,
+        None if flags.method == "ar" else drafter,
         dtype=flags.dtype,
         cache_dir=cache_dir,
         say=say,
@@ -214,7 +214,7 @@ class Job:
             json.dumps(self.stops),
             "--ignore-eos",
         ]
-        words += ["--max-new-tokens", str(int(checked.first_divergence or 0) + 1), "--json", "-"]
+        words += ["--max-new-tokens", str((checked.first_divergence or 0) + 1), "--json", "-"]
         return shlex.join(words)
 
     def record(
@@ -254,21 +254,25 @@ def stream(
     text = None if tokenizer is None else TextStream(tokenizer)
     result, shown = Generation(), 0
     seconds |= {"prefill": 0.0, "decode": 0.0}
-    began = time.perf_counter()
+
+    def show() -> int:
+        new = result.output_ids[shown:]
+        words = text.push(new) if text else "".join(f"{token} " for token in new)
+        print(words, end="", file=out, flush=True)
+        return len(result.output_ids)
+
+    stage, began = "prefill", time.perf_counter()
     try:
         for result in growing:
-            stage = "decode" if seconds["prefill"] else "prefill"
             seconds[stage] = time.perf_counter() - began
-            began = began if stage == "decode" else time.perf_counter()
-            new, shown = result.output_ids[shown:], len(result.output_ids)
-            print(
-                text.push(new) if text else "".join(f"{token} " for token in new),
-                end="",
-                file=out,
-                flush=True,
-            )
+            if stage == "prefill":
+                stage, began = "decode", time.perf_counter()
+            shown = show()
     except KeyboardInterrupt:
+        # It may have come after ids were added and before they were shown.
+        seconds[stage] = time.perf_counter() - began
         result.finish_reason = "interrupted"
+        show()
     print(text.flush() if text else "", file=out, flush=True)
     return result
 
@@ -316,10 +320,14 @@ def json_writer(destination: str | None) -> Callable[[dict[str, Any]], None]:
         return lambda record: print(json.dumps(record))
     path = Path(destination)
     try:
-        path.touch()
+        path.open("a").close()  # touch would pass on a folder
     except OSError as error:
         raise InputError(f"--json: {path} cannot be written: {error.strerror}") from None
-    return lambda record: path.write_text(json.dumps(record) + "\n", encoding="utf-8") and None
+
+    def write(record: dict[str, Any]) -> None:
+        path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+
+    return write
 
 
 def say(line: str) -> None:

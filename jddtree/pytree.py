@@ -1,7 +1,7 @@
 """Frozen dataclasses that are JAX pytrees."""
 
 import dataclasses
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 import jax
 
@@ -13,17 +13,17 @@ def pytree_dataclass[T: type](cls: T) -> T:
     Rebuilding bypasses ``__init__``: JAX puts tracers, shapes and bare objects into fields while it maps
     trees, and shape-type checks that run in ``__init__`` would refuse those.
     """
-    cls = dataclasses.dataclass(frozen=True)(cls)
-    names = tuple(field.name for field in dataclasses.fields(cls))
+    made: Any = dataclasses.dataclass(frozen=True)(cls)
+    names = tuple(field.name for field in dataclasses.fields(made))
 
     def flatten(node):
         return tuple((jax.tree_util.GetAttrKey(name), getattr(node, name)) for name in names), None
 
     def unflatten(_, children):
-        node = object.__new__(cls)
+        node = object.__new__(made)
         for name, child in zip(names, children, strict=True):
             object.__setattr__(node, name, child)
         return node
 
-    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
-    return cls
+    jax.tree_util.register_pytree_with_keys(made, flatten, unflatten)
+    return made

@@ -154,8 +154,8 @@ def _best(scores: Array, paths: Array, count: int) -> tuple[Array, Array, Array]
     paths = jnp.pad(paths, ((0, 0), (0, missing)))
     index = jnp.arange(scores.shape[0], dtype=jnp.int32)
     ordered = jax.lax.sort((-scores, *paths, index), num_keys=1 + paths.shape[0])
-    negative, *paths, index = (operand[:count] for operand in ordered)
-    return -negative, jnp.stack(paths), jnp.minimum(index, scores.shape[0] - missing - 1)
+    negative, *best, index = (operand[:count] for operand in ordered)
+    return -negative, jnp.stack(best), jnp.minimum(index, scores.shape[0] - missing - 1)
 
 
 def spine(logits: Float[Array, "B D V"], anchor: Int[Array, " B"], *, depth_limit: Int[Array, " B"]) -> Tree:

@@ -1,6 +1,6 @@
 """Choosing an implementation of an operation, and remembering which ones a program was traced with."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 Implementation = tuple[str, Callable]
@@ -9,7 +9,7 @@ _traced: list[dict[str, str]] = []
 
 
 @contextmanager
-def traced_kernels() -> Iterator[dict[str, str]]:
+def traced_kernels() -> Generator[dict[str, str], None, None]:
     """Collect {operation: implementation} of everything traced inside the ``with`` block."""
     ran: dict[str, str] = {}
     _traced.append(ran)

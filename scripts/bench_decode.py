@@ -69,10 +69,10 @@ def timed(decoder: Decoder, prompt: list[int], wishes: dict) -> tuple[Generation
 
 def main() -> None:
     flags = parse()
-    default = bundled_pair() if flags.target is None else (None, None)
+    target, drafter = bundled_pair() if flags.target is None else (flags.target, flags.drafter)
     pair = load_pair(
-        flags.target or default[0],
-        flags.drafter or default[1],
+        target,
+        drafter,
         dtype=flags.dtype,
         cache_dir=flags.cache_dir,
         say=print,

@@ -67,6 +67,10 @@ class ExpertWeights(nnx.Module):
 class Experts(nnx.Module):
     """The routed experts of a layer, stacked."""
 
+    gate_proj: ExpertWeights
+    up_proj: ExpertWeights
+    down_proj: ExpertWeights
+
     def __init__(self, config: KimiK2Config, path: str, linears: Linears):
         sizes = {
             "gate_proj": (config.moe_intermediate_size, config.hidden_size),
