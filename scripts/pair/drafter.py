@@ -1,0 +1,132 @@
+"""The drafter as a plain function, for training: many blocks of one row at once (specs: DFlash, sections 1
+and 7).
+
+Keys are the published names of DFlash files. Embedding and head are the target's, frozen.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jddtree.config import DFlashConfig
+from jddtree.models.layers import rms_norm, rope_tables, rotate_halves
+from scripts.pair.target import attend, head_logits
+
+Params = dict[str, jax.Array]
+
+
+def init_drafter(config: DFlashConfig, seed: int) -> Params:
+    """Random float32 parameters; what writes to the residual stream starts at zero."""
+    c, params, rng = config, {}, np.random.default_rng(seed)
+
+    def matrix(name: str, out: int, width: int, scale: float = 1.0) -> None:
+        values = rng.standard_normal((out, width), np.float32)
+        params[name] = jnp.asarray(values * np.float32(scale * width**-0.5))
+
+    matrix("fc.weight", c.hidden_size, c.hidden_size * len(c.target_layers))
+    for name in ("hidden_norm.weight", "norm.weight"):
+        params[name] = jnp.ones((c.hidden_size,))
+    for i in range(c.num_layers):
+        path = f"layers.{i}"
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            params[f"{path}.{name}.weight"] = jnp.ones((c.hidden_size,))
+        matrix(f"{path}.self_attn.q_proj.weight", c.num_heads * c.head_dim, c.hidden_size)
+        matrix(f"{path}.self_attn.k_proj.weight", c.num_kv_heads * c.head_dim, c.hidden_size)
+        matrix(f"{path}.self_attn.v_proj.weight", c.num_kv_heads * c.head_dim, c.hidden_size)
+        matrix(f"{path}.self_attn.o_proj.weight", c.hidden_size, c.num_heads * c.head_dim, scale=0.0)
+        for name in ("q_norm", "k_norm"):
+            params[f"{path}.self_attn.{name}.weight"] = jnp.ones((c.head_dim,))
+        matrix(f"{path}.mlp.gate_proj.weight", c.intermediate_size, c.hidden_size)
+        matrix(f"{path}.mlp.up_proj.weight", c.intermediate_size, c.hidden_size)
+        matrix(f"{path}.mlp.down_proj.weight", c.hidden_size, c.intermediate_size, scale=0.0)
+    return params
+
+
+def choose_anchors(
+    answer: Bool[Array, "B T"], positions: Int[Array, "B T"], count: int, key: jax.Array
+) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:
+    """Random different anchors a row, and which are real: answer tokens with a token of their document after
+    them.
+    """
+    follows = jnp.pad(positions[:, 1:] > 0, ((0, 0), (0, 1)))
+    score = jnp.where(answer & follows, jax.random.uniform(key, answer.shape), -1.0)
+    best, anchors = jax.lax.top_k(score, count)
+    return anchors, best >= 0
+
+
+def block_logits(
+    config: DFlashConfig,
+    params: Params,
+    target: Params,
+    features: Float[Array, "B T FM"],
+    tokens: Int[Array, "B T"],
+    positions: Int[Array, "B T"],
+    anchors: Int[Array, "B A"],
+    cudnn: bool,
+) -> Float[Array, "B A D V"]:
+    """Float32 logits of the D slots after every anchor.
+
+    A block sees the features of its own document at positions strictly before its anchor, and its own slots.
+    Slot 0 embeds the anchor, the others the mask token.
+    """
+    c = config
+    rows, count = anchors.shape
+    block = c.block_size
+    slots = count * block
+    document = jnp.cumsum(positions == 0, axis=1)
+    anchor_position = jnp.take_along_axis(positions, anchors, axis=1)
+    anchor_document = jnp.take_along_axis(document, anchors, axis=1)
+    before = (document[:, None] == anchor_document[..., None]) & (
+        positions[:, None] < anchor_position[..., None]
+    )
+    own = jnp.repeat(jnp.repeat(jnp.eye(count, dtype=bool), block, axis=0), block, axis=1)
+    sees = jnp.concatenate(
+        [jnp.repeat(before, block, axis=1), jnp.broadcast_to(own, (rows, slots, slots))], axis=-1
+    )[:, None]
+    ctx = rms_norm(features @ params["fc.weight"].T, params["hidden_norm.weight"], c.rms_norm_eps)
+
+    embeddings = target["model.embed_tokens.weight"]
+    first = embeddings[jnp.take_along_axis(tokens, anchors, axis=1)][:, :, None]
+    masks = jnp.broadcast_to(embeddings[c.mask_token_id], (rows, count, block - 1, c.hidden_size))
+    x = jnp.concatenate([first, masks], axis=2).reshape(rows, slots, -1)
+    block_positions = (anchor_position[..., None] + jnp.arange(block)).reshape(rows, slots)
+    block_rope = rope_tables(c.rope, c.head_dim, block_positions)
+    ctx_rope = rope_tables(c.rope, c.head_dim, positions)
+
+    for i in range(c.num_layers):
+        path = f"layers.{i}.self_attn"
+
+        def heads(name: str, y: Array, path: str = path) -> Array:
+            return (y @ params[f"{path}.{name}.weight"].T).reshape(*y.shape[:2], -1, c.head_dim)
+
+        def normed(name: str, y: Array, path: str = path) -> Array:
+            return rms_norm(y, params[f"{path}.{name}.weight"], c.rms_norm_eps)
+
+        h = rms_norm(x, params[f"layers.{i}.input_layernorm.weight"], c.rms_norm_eps)
+        q = rotate_halves(normed("q_norm", heads("q_proj", h)), *block_rope)
+        k_ctx = rotate_halves(normed("k_norm", heads("k_proj", ctx)), *ctx_rope)
+        k_own = rotate_halves(normed("k_norm", heads("k_proj", h)), *block_rope)
+        k = jnp.concatenate([k_ctx, k_own], axis=1)
+        v = jnp.concatenate([heads("v_proj", ctx), heads("v_proj", h)], axis=1)
+        out = attend(q, k, v, sees, c.head_dim**-0.5, cudnn)
+        x = x + out.reshape(rows, slots, -1) @ params[f"{path}.o_proj.weight"].T
+        h = rms_norm(x, params[f"layers.{i}.post_attention_layernorm.weight"], c.rms_norm_eps)
+        mlp = f"layers.{i}.mlp"
+        gate = jax.nn.silu(h @ params[f"{mlp}.gate_proj.weight"].T)
+        x = x + (gate * (h @ params[f"{mlp}.up_proj.weight"].T)) @ params[f"{mlp}.down_proj.weight"].T
+    hidden = rms_norm(x.reshape(rows, count, block, -1)[:, :, 1:], params["norm.weight"], c.rms_norm_eps)
+    return head_logits(target, hidden)
+
+
+def labels(
+    tokens: Int[Array, "B T"], positions: Int[Array, "B T"], anchors: Int[Array, "B A"], depth: int
+) -> tuple[Int[Array, "B A D"], Bool[Array, "B A D"]]:
+    """The tokens at the blocks' own positions after the anchor, and which exist in the anchor's document."""
+    at = anchors[..., None] + jnp.arange(1, depth + 1)
+    inside = at < tokens.shape[1]
+    at = jnp.minimum(at, tokens.shape[1] - 1)
+    rows = jnp.arange(tokens.shape[0])[:, None, None]
+    anchor_position = jnp.take_along_axis(positions, anchors, axis=1)[..., None]
+    # A later document starts again at 0, so only the anchor's own document goes on counting.
+    return tokens[rows, at], inside & (positions[rows, at] == anchor_position + jnp.arange(1, depth + 1))

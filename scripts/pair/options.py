@@ -1,0 +1,74 @@
+"""Flags that several training scripts share, and what follows from them."""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from scripts.pair.sizes import SIZES
+
+
+def parser(text: str | None) -> argparse.ArgumentParser:
+    """A parser with --data, --size, --seed, --width, --batch and --dtype."""
+    found = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--data", type=Path, required=True, help="folder with train.npz.xz and valid.npz.xz")
+    found.add_argument("--size", choices=sorted(SIZES), default="mini")
+    found.add_argument("--seed", type=int, default=0)
+    found.add_argument("--width", type=int, default=512, help="tokens in a training row")
+    found.add_argument("--batch", type=int, default=128, help="rows in a batch of the target's training")
+    found.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16"
+    )
+    return found
+
+
+def add_tokenizer(to: argparse.ArgumentParser) -> None:
+    """The flag for the tokenizer's folder."""
+    to.add_argument("--tokenizer", type=Path, required=True, help="folder with tiktoken.model")
+
+
+def add_target(to: argparse.ArgumentParser) -> None:
+    """Flags of target training."""
+    to.add_argument("--target-steps", type=int, default=4700)
+    to.add_argument("--target-rate", type=float, default=4e-3, help="learning rate")
+
+
+def add_answers(to: argparse.ArgumentParser) -> None:
+    """Flags of writing answers."""
+    to.add_argument("--answer-batches", type=int, default=36)
+    to.add_argument("--answer-rows", type=int, default=4096, help="texts written at once")
+    to.add_argument("--answer-slots", type=int, default=384, help="longest text, prompt included")
+
+
+def add_drafter(to: argparse.ArgumentParser) -> None:
+    """Flags of drafter training."""
+    to.add_argument("--drafter-steps", type=int, default=8400)
+    to.add_argument("--drafter-rate", type=float, default=4e-3, help="learning rate")
+    to.add_argument("--drafter-batch", type=int, default=64, help="rows in a batch")
+    to.add_argument("--anchors", type=int, default=96, help="blocks trained in each row and step")
+    to.add_argument(
+        "--corpus-share", type=float, default=0.15, help="share of corpus texts beside the answers"
+    )
+
+
+def dtype_of(args: argparse.Namespace) -> jnp.dtype:
+    """The type to compute in."""
+    return jnp.dtype(args.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16"))
+
+
+def on_gpu() -> bool:
+    """Whether cuDNN attention is there."""
+    return jax.default_backend() == "gpu"
+
+
+def clock() -> Callable[[str], None]:
+    """A function that prints lines with the seconds since now."""
+    begin = time.time()
+
+    def say(line: str) -> None:
+        print(f"[{time.time() - begin:6.1f} s] {line}", flush=True)
+
+    return say

@@ -1,0 +1,52 @@
+"""Train the pair: target, INT4, answers, drafter, in one process. Every result is written once it exists.
+
+    python -m scripts.train_pair --data FOLDER --tokenizer FOLDER --out FOLDER
+
+--out gets `k2-mini/` (target), `k2-mini-dflash/` (drafter) and `training.json` (losses, and what the drafter
+gets right). The same stages one by one: `scripts.train_target`, `quantize_target`, `write_answers` and
+`train_drafter`.
+"""
+
+from pathlib import Path
+
+import jax
+
+from scripts.pair import options, stages
+from scripts.pair.command import run
+from scripts.pair.publish import shipped, write_drafter, write_json, write_target
+from scripts.pair.target import rounded
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = options.parser(__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the two checkpoints")
+    options.add_tokenizer(parser)
+    options.add_target(parser)
+    options.add_answers(parser)
+    options.add_drafter(parser)
+    args = parser.parse_args(arguments)
+
+    say = options.clock()
+    size, train = stages.size_of(args, args.tokenizer), stages.corpus(args, "train")
+    args.out.mkdir(parents=True, exist_ok=True)
+    report: dict = {"device": jax.devices()[0].device_kind}
+    report["flags"] = {name: value for name, value in vars(args).items() if isinstance(value, int | float)}
+
+    params = stages.train_target(args, size, train, say)
+    write_target(args.out / "k2-mini", size, params, args.tokenizer)
+    say("target written")
+    report |= stages.judge_target(args, size, params, say)
+    write_json(args.out / "training.json", report)
+
+    target = rounded(shipped(params), options.dtype_of(args))
+    del params
+    answers = stages.answer(args, size, target, train, say)
+    report["answers"] = {"texts": len(answers.lengths), "tokens": int(answers.lengths.sum())}
+    drafter, right = stages.train_drafter(args, size, target, answers, train, say)
+    write_drafter(args.out / "k2-mini-dflash", size, drafter)
+    write_json(args.out / "training.json", report | right)
+    say("done")
+
+
+if __name__ == "__main__":
+    run(main)

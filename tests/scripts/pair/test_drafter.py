@@ -1,0 +1,105 @@
+"""The drafter's training form against the decoding model, and what a block may see."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jddtree.config import drafter_config
+from jddtree.models.dflash import DFlash
+from scripts.pair.drafter import block_logits, choose_anchors, init_drafter, labels
+from scripts.pair.sizes import SIZES, drafter_json
+from scripts.pair.target import head_logits
+
+SIZE = SIZES["toy"]
+CONFIG = drafter_config(drafter_json(SIZE))
+DEPTH = CONFIG.block_size - 1
+compute = jax.jit(partial(block_logits, CONFIG, cudnn=False))
+# Documents of 9 and 11 tokens, then padding.
+POSITIONS = jnp.array([[*range(9), *range(11), 0, 0]], jnp.int32)
+TOKENS = jax.random.randint(jax.random.key(3), POSITIONS.shape, 0, 300)
+ANCHORS = jnp.array([[13, 3, 18]], jnp.int32)
+
+
+@pytest.fixture(scope="module")
+def weights() -> tuple[dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
+    """Drafter, the target's embedding and head, features; nothing is zero."""
+    drafter = init_drafter(CONFIG, seed=0)
+    rng = np.random.default_rng(1)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.standard_normal(shape, np.float32))
+
+    drafter = {name: value + 0.1 * normal(*value.shape) for name, value in drafter.items()}
+    target = {
+        name: 0.3 * normal(SIZE.vocab, SIZE.hidden)
+        for name in ("model.embed_tokens.weight", "lm_head.weight")
+    }
+    features = normal(1, TOKENS.shape[1], SIZE.hidden * len(SIZE.taps))
+    return drafter, target, features
+
+
+def logits(weights, features=None, tokens=TOKENS) -> jax.Array:
+    drafter, target, given = weights
+    features = given if features is None else features
+    return compute(drafter, target, features, tokens, POSITIONS, ANCHORS)
+
+
+def test_equals_the_decoding_model(weights):
+    drafter, target, features = weights
+    graph, state = nnx.split(DFlash(CONFIG, rngs=nnx.Rngs(0)))
+    flat = [
+        (path, leaf.replace(drafter[".".join(map(str, path))])) for path, leaf in nnx.to_flat_state(state)
+    ]
+    model = nnx.merge(graph, nnx.from_flat_state(flat))
+    ours = logits(weights)
+    for number, (anchor, start) in enumerate(((13, 9), (3, 0), (18, 9))):
+        length = anchor - start
+        entries = model.context(features[:, start:anchor], POSITIONS[:, start:anchor])
+        cache = jax.tree.map(
+            lambda slots, new: slots.at[:, : new.shape[1]].set(new),
+            model.new_cache(1, 16, jnp.dtype(jnp.float32)),
+            entries,
+        )
+        ids = np.full(CONFIG.block_size, CONFIG.mask_token_id)
+        ids[0] = TOKENS[0, anchor]
+        positions = length + jnp.arange(CONFIG.block_size)[None]
+        embeddings = target["model.embed_tokens.weight"][ids][None]
+        hidden, _ = model.block(embeddings, positions, cache, jnp.array([length], jnp.int32))
+        np.testing.assert_allclose(ours[:, number], head_logits(target, hidden[:, 1:]), atol=2e-4)
+
+
+def test_a_block_sees_its_document_strictly_before_its_anchor(weights):
+    features = weights[2]
+    base = logits(weights)
+    seen = {13: range(9, 13), 3: range(3), 18: range(9, 18)}
+    for at in range(TOKENS.shape[1]):
+        changed = logits(weights, features.at[:, at].add(1.0))
+        for number, anchor in enumerate(ANCHORS[0]):
+            assert bool(jnp.any(changed[:, number] != base[:, number])) == (at in seen[int(anchor)])
+
+
+def test_of_the_tokens_a_block_sees_the_anchor_alone(weights):
+    base = logits(weights)
+    for at in range(TOKENS.shape[1]):
+        changed = logits(weights, tokens=TOKENS.at[0, at].add(1))
+        for number, anchor in enumerate(ANCHORS[0]):
+            assert bool(jnp.any(changed[:, number] != base[:, number])) == (at == anchor)
+
+
+def test_labels_are_the_tokens_at_the_blocks_own_positions():
+    right, exists = labels(TOKENS, POSITIONS, ANCHORS, DEPTH)
+    np.testing.assert_array_equal(right[0, 0], TOKENS[0, 14 : 14 + DEPTH])
+    np.testing.assert_array_equal(right[0, 1], TOKENS[0, 4 : 4 + DEPTH])
+    np.testing.assert_array_equal(exists[0], [[True] * DEPTH, [True] * DEPTH, [True] + [False] * (DEPTH - 1)])
+
+
+def test_anchors_are_answer_tokens_that_something_follows():
+    at = jnp.arange(POSITIONS.shape[1])[None]
+    answer = ((at >= 5) & (at < 9)) | ((at >= 15) & (at < 20))
+    for seed in range(5):
+        anchors, real = choose_anchors(answer, POSITIONS, 12, jax.random.key(seed))
+        assert sorted(anchors[real].tolist()) == [5, 6, 7, 15, 16, 17, 18]
