@@ -255,11 +255,9 @@ def stream(
     result, shown = Generation(), 0
     seconds |= {"prefill": 0.0, "decode": 0.0}
 
-    def show() -> int:
-        new = result.output_ids[shown:]
+    def show(new: list[int]) -> None:
         words = text.push(new) if text else "".join(f"{token} " for token in new)
         print(words, end="", file=out, flush=True)
-        return len(result.output_ids)
 
     stage, began = "prefill", time.perf_counter()
     try:
@@ -267,12 +265,13 @@ def stream(
             seconds[stage] = time.perf_counter() - began
             if stage == "prefill":
                 stage, began = "decode", time.perf_counter()
-            shown = show()
+            show(result.output_ids[shown:])
+            shown = len(result.output_ids)
     except KeyboardInterrupt:
         # It may have come after ids were added and before they were shown.
         seconds[stage] = time.perf_counter() - began
         result.finish_reason = "interrupted"
-        show()
+        show(result.output_ids[shown:])
     print(text.flush() if text else "", file=out, flush=True)
     return result
 

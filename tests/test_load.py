@@ -1,0 +1,70 @@
+"""Pairs from folders: they must fit each other."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jddtree.load
+from jddtree.errors import InputError
+from jddtree.load import bundled_pair, load_pair
+from tests import tiny
+
+TARGET, DRAFTER = tiny.TRAINED / "target", tiny.TRAINED / "drafter"
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def load(cache_dir, target=TARGET, drafter=DRAFTER, dtype=None):
+    return load_pair(target, drafter, dtype=dtype, cache_dir=cache_dir, say=lambda line: None)
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), [(None, "float32"), ("bfloat16", "bfloat16")])
+def test_a_pair(cache_dir, dtype, wanted):
+    pair = load(cache_dir, dtype=dtype)
+    assert (pair.dtype, pair.block_size, pair.tokenizer) == (wanted, 8, None)
+    assert pair.target.config.num_layers == 6 and pair.drafter.target_layers == (1, 2, 3)
+    assert {leaf.dtype for leaf in jax.tree.leaves((pair.target, pair.drafter))} == {jnp.dtype(wanted)}
+    assert pair.checkpoint.folder == TARGET
+
+
+def test_a_target_alone(cache_dir):
+    pair = load(cache_dir, drafter=None)
+    assert pair.drafter is None and pair.block_size == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"num_target_layers": 5}, "its num_target_layers is 5, the target's is 6"),
+        ({"vocab_size": 200}, "its vocab_size is 200, the target's is 160"),
+    ],
+)
+def test_a_drafter_for_another_target_is_refused(cache_dir, tmp_path, changes, reason):
+    folder = tmp_path / "drafter"
+    shutil.copytree(DRAFTER, folder)
+    config = json.loads((DRAFTER / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(InputError, match=reason):
+        load(cache_dir, drafter=folder)
+
+
+def test_the_two_folders_are_not_exchanged_unnoticed(cache_dir):
+    with pytest.raises(InputError, match="holds a DFlash drafter, not a target"):
+        load(cache_dir, target=DRAFTER)
+    with pytest.raises(InputError, match="holds no DFlash drafter"):
+        load(cache_dir, drafter=TARGET)
+
+
+def test_a_missing_bundled_pair_says_what_to_pass(monkeypatch, tmp_path):
+    monkeypatch.setattr(jddtree.load, "BUNDLED", tmp_path)
+    with pytest.raises(InputError, match="pass --target and --drafter"):
+        bundled_pair()
+    for name in ("k2-mini", "k2-mini-dflash"):
+        (tmp_path / name).mkdir()
+    assert bundled_pair() == (tmp_path / "k2-mini", tmp_path / "k2-mini-dflash")
