@@ -3,7 +3,7 @@
 import io
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,9 @@ class Documents:
     kinds: UInt8[np.ndarray, " docs"]
 
     @classmethod
-    def of(cls, documents: Iterator[tuple[list[int], int, int]], longest: int) -> "Documents":
+    def of(
+        cls, documents: Iterable[tuple[Sequence[int] | np.ndarray, int, int]], longest: int
+    ) -> "Documents":
         """From (ids, prompt ids, kind). A plain document longer than ``longest`` is cut into pieces; a chat
         document is dropped.
         """
