@@ -134,6 +134,11 @@ def _target_pass(target: Target, ids, positions, mask, committed: Cache, lengths
 
 
 @jax.jit
+def _extend(drafter: DFlash, context: Cache, features, positions, count, length) -> Cache:
+    return append(context, drafter.context(features, positions), count, length)
+
+
+@jax.jit
 def _draft(target: Target, drafter: DFlash, embeddings, positions, context: Cache, lengths):
     hidden, _ = drafter.block(embeddings, positions, context, lengths)
     return hidden, target.logits(hidden)
@@ -154,7 +159,7 @@ def _check_trace(case: Case, pair: Pair, golden: Mapping[str, np.ndarray]) -> No
     passed, logits = run(ids, positions, causal_mask(prompt), committed, at)
     case.close("prefill logits", logits[:, -1:], golden["prefill_logits"], LIMIT)
     case.close("prefill features", passed.features, golden["prefill_features"], LIMIT)
-    committed = append(committed, passed.fresh, at + prompt, at)
+    committed = _append(committed, passed.fresh, at + prompt, at)
     features, known, at = passed.features, at, at + prompt
 
     for index in range(rounds):
@@ -162,8 +167,7 @@ def _check_trace(case: Case, pair: Pair, golden: Mapping[str, np.ndarray]) -> No
         new = inputs["target_hidden"].shape[1]
         case.close(f"{name} target_hidden", features, inputs["target_hidden"], LIMIT)
         drafted = inputs["draft_position_ids"]
-        fresh = drafter.context(jnp.asarray(inputs["target_hidden"]), jnp.asarray(drafted[:, :new]))
-        context = append(context, fresh, at - known, known)
+        context = _extend(drafter, context, inputs["target_hidden"], drafted[:, :new], at - known, known)
         block = inputs["noise_embedding"].shape[1]
         ids = golden[f"r{index}_verify_input_ids"]
         anchor = np.append(ids[0, :1], np.full(block - 1, drafter.config.mask_token_id, np.int32))[None]
@@ -189,10 +193,10 @@ def _check_trace(case: Case, pair: Pair, golden: Mapping[str, np.ndarray]) -> No
         passed, logits = run(ids, positions, shape.ancestors, committed, at)
         case.close(f"{name} verify_logits", logits, golden[f"r{index}_verify_logits"], LIMIT)
         case.close(f"{name} verify_features", passed.features, golden[f"r{index}_verify_features"], LIMIT)
-        path = follow(shape, jnp.argmax(logits, axis=-1).astype(jnp.int32), block - 1)
+        path = _follow(shape, jnp.argmax(logits, axis=-1).astype(jnp.int32), block - 1)
         count = int(path.count[0])
         case.equal(f"{name} accepted", count, lengths_of[index])
-        committed = commit(committed, passed.fresh, path.slots, path.count, at)
+        committed = _commit(committed, passed.fresh, path.slots, path.count, at)
         features = passed.features[:, path.slots[0, :count]]
         known, at = at, at + count
 
@@ -216,11 +220,16 @@ def _traced_tree(golden: Mapping[str, np.ndarray], index: int) -> Tree:
     )
 
 
+_append = jax.jit(append)
+_commit = jax.jit(commit)
+_follow = jax.jit(follow, static_argnums=2)
+_build = jax.jit(build, static_argnames="budget")
+
+
 def _own_tree(logits: np.ndarray, anchor: jax.Array, budget: int) -> Tree:
     """The tree or, for a negative budget, the chain that this package makes of draft logits."""
     depth = jnp.array([logits.shape[1]], jnp.int32)
     if budget < 0:
         return spine(jnp.asarray(logits), anchor, depth_limit=depth)
     topk = jnp.array([logits.shape[2]], jnp.int32)
-    make = partial(jax.jit, static_argnames="budget")(build)
-    return make(jnp.asarray(logits), anchor, budget=budget, topk=topk, depth_limit=depth)
+    return _build(logits, anchor, budget=budget, topk=topk, depth_limit=depth)
