@@ -17,7 +17,7 @@ generate:
 	@$(PY) -m jddtree.generate "$$PROMPT" $(ARGS)
 
 test: lint
-	@$(PY) -m pytest -q $(TESTS)
+	@$(PY) -m pytest -n 2 --dist worksteal $(TESTS)
 
 lint:
 	@sh .ci/install test,train
