@@ -27,6 +27,7 @@ from jddtree.exactness import compare
 from jddtree.load import Pair, bundled_pair, load_pair
 from jddtree.tokenizer import stop_ids
 from scripts.pair.command import run
+from scripts.pair.distinct import distinct_share
 from scripts.pair.publish import write_json
 
 PROMPTS = Path(__file__).parent / "pair" / "prompts.json"
@@ -39,12 +40,6 @@ def chat_ids(pair: Pair, text: str) -> list[int]:
     if pair.tokenizer is None or template is None:
         raise InputError(f"{pair.checkpoint.folder} has no tokenizer or no chat template")
     return encode_chat(pair.tokenizer, template, [{"role": "user", "content": text}], False)
-
-
-def distinct_share(ids: Sequence[int], width: int = 4) -> float:
-    """Different n-grams over all n-grams; 1 for a text without any."""
-    grams = [tuple(ids[i : i + width]) for i in range(len(ids) - width + 1)]
-    return len(set(grams)) / len(grams) if grams else 1.0
 
 
 def slots_right(generation: Generation) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from pallas_kernels.tree_attention.api import pack_mask
 from scripts import (
     build_corpus,
     eval_pair,
+    judge_target,
     quantize_target,
     train_drafter,
     train_pair,
@@ -170,6 +171,24 @@ def test_decoder_runs_the_pair_exactly(home, pair, tmp_path, capsys):
     assert len(report["kinds"]["maths"]["slots"]) == 3
     assert set(report["texts"]) == {"Tell me about the fox.", "What is 2 + 3?"}
     assert "tree(5)" in capsys.readouterr().out
+
+
+def test_judged_texts_are_counted(home, pair):
+    flags = [
+        "--data",
+        str(home / "data"),
+        "--target",
+        str(pair / "k2-mini"),
+        "--json",
+        str(home / "judged.json"),
+    ]
+    judge_target.main([*flags, *STAGE, "--texts", "3", "--slots", "40", "--temperatures", "1"])
+    rows = {row["kind"]: row for row in json.loads((home / "judged.json").read_text())["rows"]}
+    assert {"story", "maths"} <= set(rows)
+    assert rows["story"]["texts"] == len(rows["story"]["written"]) == 3
+    assert rows["story"]["right"] == "-"
+    assert 0 <= rows["maths"]["right"] <= 3
+    assert all(0 < row["distinct"] <= 1 for row in rows.values())
 
 
 def test_stages_one_by_one_give_the_same_pair(home, pair):

@@ -1,0 +1,99 @@
+"""Let a published target answer held-out prompts: does it stop, loop, get word problems right?
+
+    python -m scripts.judge_target --data FOLDER --target FOLDER [--temperatures 0 0.7 1.0] [--json FILE]
+
+"distinct" is the mean share of different token 4-grams in a text. "right": the number after "The answer is".
+"""
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jddtree.tokenizer import Tokenizer, load_tokenizer
+from scripts.pair import options, stages
+from scripts.pair.answers import write
+from scripts.pair.command import run
+from scripts.pair.distinct import distinct_share
+from scripts.pair.documents import KINDS, Documents
+from scripts.pair.publish import read_target, write_json
+from scripts.pair.target import rounded
+
+ANSWER = re.compile(r"The answer is (\d+)")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = options.parser(__doc__)
+    parser.add_argument("--target", type=Path, required=True, help="published target folder")
+    parser.add_argument(
+        "--texts", type=int, default=32, help="prompts a kind, the first of the held-out ones"
+    )
+    parser.add_argument("--slots", type=int, default=352, help="longest text, prompt included")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0])
+    parser.add_argument("--json", type=Path, help="write figures and texts")
+    args = parser.parse_args(arguments)
+    if options.dtype_of(args) == np.float32:
+        jax.config.update("jax_default_matmul_precision", "highest")
+    size, tokenizer = stages.size_of(args, args.target), load_tokenizer(args.target)
+    assert tokenizer is not None
+    config, target = stages.config_of(size), rounded(read_target(args.target), options.dtype_of(args))
+    valid = stages.corpus(args, "valid")
+
+    table = Table(title=f"{args.texts} held-out prompts a kind, at most {args.slots} tokens")
+    for title in ("kind", "temperature", "texts", "stopped", "distinct", "mean tokens", "right"):
+        table.add_column(title, justify="right")
+    rows = []
+    for temperature in args.temperatures:
+        for index, kind in enumerate(KINDS):
+            chosen = np.flatnonzero(
+                (valid.kinds == index) & (valid.prompts > 0) & (valid.prompts < args.slots)
+            )
+            chosen = chosen[: args.texts]
+            if not len(chosen):
+                continue
+            prompts = np.full((len(chosen), args.slots), size.special.pad, np.int32)
+            for row, i in enumerate(chosen):
+                prompts[row, : valid.prompts[i]] = _ids(valid, i)[: valid.prompts[i]]
+            warm = np.full(len(chosen), temperature, np.float32)
+            texts = np.asarray(
+                write(config, target, prompts, valid.prompts[chosen], warm, jax.random.key(args.seed))
+            )
+            answers = [text[n:].tolist() for text, n in zip(texts, valid.prompts[chosen], strict=True)]
+            rows.append({"kind": kind, "temperature": temperature, "texts": len(chosen)})
+            rows[-1] |= _figures(
+                answers, [_ids(valid, i) for i in chosen], size.special.end_of_turn, tokenizer
+            )
+            table.add_row(
+                *(f"{v:.3g}" if isinstance(v, float) else str(v) for v in list(rows[-1].values())[:7])
+            )
+    Console(width=110).print(table)
+    if args.json:
+        write_json(args.json, {"rows": rows})
+
+
+def _ids(documents: Documents, index: int) -> np.ndarray:
+    start = documents.starts()[index]
+    return documents.tokens[start : start + documents.lengths[index]]
+
+
+def _figures(answers: list[list[int]], originals: list[np.ndarray], stop: int, tokenizer: Tokenizer) -> dict:
+    """Counts and means over the texts of a kind; ``right`` is "-" where texts hold no numbered answer."""
+    stopped = [stop in answer for answer in answers]
+    cut = [answer[: answer.index(stop)] if stop in answer else answer for answer in answers]
+    texts = [tokenizer.decode(answer) for answer in cut]
+    wanted = [ANSWER.findall(tokenizer.decode(original.tolist()))[-1:] for original in originals]
+    right = [ANSWER.findall(text)[-1:] == number for text, number in zip(texts, wanted, strict=True)]
+    return {
+        "stopped": sum(stopped),
+        "distinct": float(np.mean([distinct_share(answer) for answer in cut])),
+        "mean_tokens": float(np.mean([len(answer) for answer in cut])),
+        "right": sum(right) if all(wanted) else "-",
+        "written": texts,
+    }
+
+
+if __name__ == "__main__":
+    run(main)
