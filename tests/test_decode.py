@@ -122,6 +122,20 @@ def test_paths_that_are_not_contiguous_are_taken(family):
     assert len(paths) < len(alone.trace)
 
 
+def test_after_a_jump_the_drafter_knows_what_a_fresh_prefill_would_tell_it():
+    """Its next tree is the first tree of the prompt that already holds what was committed."""
+    decoder = decoder_of("qwen3", Method.tree(BLOCK, 2 * BLOCK))
+    text, prompt = plain_of("qwen3")[DRAFTED], PROMPTS[DRAFTED]
+    row = decode("qwen3", Method.tree(BLOCK, 2 * BLOCK))[DRAFTED]
+    committed = np.cumsum(row.acceptance_lengths)
+    jumps = [done for done, entry in zip(committed, row.trace, strict=True) if max(entry["accepted"]) > 1]
+    for done in jumps[:3]:
+        prompts = [prompt + text[:done], *PROMPTS[1:]]
+        again = tiny.decode(decoder, prompts, max_new=2)[DRAFTED].trace[0]
+        assert again == row.trace[committed.tolist().index(done) + 1]
+    assert len(jumps) > 3
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_tree_of_one_child_a_node_is_the_chain_round_for_round(family):
     chain = decode(family, Method.chain(BLOCK))
