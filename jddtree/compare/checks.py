@@ -1,5 +1,6 @@
 """What a comparison records: checks with an error and a limit, gathered into cases."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,3 +68,7 @@ class Case:
         kind = f"limit {first.limit:g}" if first.limit else "must be equal"
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"{first.name}: error {first.error:.3g}, {kind}{more}"
+
+
+Cases = Iterator[tuple[str, Callable[[Case], None]]]
+"""Names of cases, each with what runs it and records its checks."""

@@ -15,11 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from jddtree.compare import goldens_drafter, goldens_e2e, goldens_kimi, goldens_kimi_parts, goldens_tree
-from jddtree.compare.checks import Case
+from jddtree.compare.checks import Case, Cases
 from jddtree.errors import InputError
-
-Cases = Iterator[tuple[str, Callable[[Case], None]]]
-"""Names of cases, each with what runs it and records its checks."""
 
 TOP = ("tree_build", "tree_follow", "kv_compact", "drafter_forward", "e2e", "kimi")
 

@@ -1,6 +1,6 @@
 """Reference data for the DFlash drafter: rounds of context and block, stage by stage."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jddtree.cache import append
-from jddtree.compare.checks import Case
+from jddtree.compare.checks import Case, Cases
 from jddtree.compare.weights import reference_drafter
 from jddtree.models.dflash import DFlash
-
-Cases = Iterator[tuple[str, Callable[[Case], None]]]
 
 LIMIT = 1e-4
 """Absolute, float32."""

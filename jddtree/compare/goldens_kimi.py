@@ -1,6 +1,6 @@
 """Reference data for a whole Kimi K2 model, stage by stage: prefill, pieces, trees, long positions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from jddtree.cache import append
-from jddtree.compare.checks import Case
+from jddtree.compare.checks import Case, Cases
 from jddtree.compare.weights import FLOAT32, reference_kimi
 from jddtree.models.kimi_k2 import KimiK2
 from jddtree.models.layers import rope_tables
@@ -19,7 +19,6 @@ from jddtree.models.moe import MoE
 from jddtree.models.target import Cache, Pass
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask
 
-Cases = Iterator[tuple[str, Callable[[Case], None]]]
 Golden = Mapping[str, np.ndarray]
 
 LIMIT = 2e-4

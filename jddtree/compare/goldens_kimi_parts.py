@@ -1,7 +1,7 @@
 """Reference data for single parts of Kimi K2: INT4 weights, rotary tables, router groups, tokenizer."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,13 @@ import numpy as np
 from flax import nnx
 from safetensors.flax import load_file
 
-from jddtree.compare.checks import Case
+from jddtree.compare.checks import Case, Cases
 from jddtree.config import KimiK2Config, target_config
 from jddtree.models import layers
 from jddtree.models.moe import Router
 from jddtree.quantization import dequantize
 from jddtree.tokenizer import load_tokenizer
 from pallas_kernels.grouped_matmul.api import Int4
-
-Cases = Iterator[tuple[str, Callable[[Case], None]]]
 
 INVERSE_FREQUENCY_LIMIT = 1.5e-7
 """Relative: one unit in the last place of float32."""

@@ -1,7 +1,7 @@
 """Reference data for the tree: building it, following the target through it, keeping the accepted slots."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ import numpy as np
 
 from jddtree.accept import follow
 from jddtree.cache import commit
-from jddtree.compare.checks import Case
+from jddtree.compare.checks import Case, Cases
 from jddtree.tree import Tree, build, build_from_top, first_child_next_sibling
 from pallas_kernels.tree_attention.reference import unpack_mask
 
-Cases = Iterator[tuple[str, Callable[[Case], None]]]
 Golden = Mapping[str, np.ndarray]
 
 NEAR_TIE = 1e-5
