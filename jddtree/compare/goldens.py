@@ -148,7 +148,7 @@ def _print_table(report: dict[str, Any]) -> None:
             str(row["cases"]),
             str(row["passed"]) if row["cases"] else "no case ran",
             "-" if error is None else f"{error:.2g}",
-            "-" if limit is None else f"{limit:g}" if limit else "equal",
+            "-" if limit is None else f"{limit:.2g}" if limit else "equal",
         )
     console = Console()
     console.width = max(console.width, 100)
