@@ -34,7 +34,8 @@ def tree_attention(
     Args:
       q: [B, N, H, Kw] queries, already rotated.
       prefix_k, prefix_v: [B, S, J, Kw] and [B, S, J, Vw], the cache; H is a multiple of J.
-      block_k, block_v: [B, N, J, Kw] and [B, N, J, Vw], this round's own keys and values.
+      block_k, block_v: [B, N, J, Kw] and [B, N, J, Vw], this round's own keys and values. Keys that are NaN
+        make the output NaN where their slot is seen, and nowhere else.
       lengths: [B] int32. Row b sees the first lengths[b] cache slots, without a mask.
       mask: [B or 1, N, W] uint32. Bit k % 32 of word k // 32 in row n set: slot n sees slot k. Every slot
         sees itself.

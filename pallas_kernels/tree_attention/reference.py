@@ -52,6 +52,9 @@ def tree_attention(
     if lower is not None:
         committed = committed & (position >= lower[:, :, None])
     prefix, prefix_lse = partial_attention(groups, prefix_k, prefix_v, committed, scale)
+    # 0 * NaN is NaN: a slot that has gone wrong would reach those that do not see it. Those that do still get
+    # NaN, from its keys.
+    block_v = jnp.where(jnp.isnan(block_v), jnp.zeros_like(block_v), block_v)
     block, block_lse = partial_attention(groups, block_k, block_v, unpack_mask(mask, slots), scale)
     share = jnp.exp(prefix_lse - jnp.logaddexp(prefix_lse, block_lse))[..., None]
     return (prefix * share + block * (1 - share)).reshape(rows, slots, heads, -1).astype(q.dtype)
