@@ -1,8 +1,8 @@
 """Compiled programs for one pair, and the host's side of the loop: prompts in, tokens out by chunks."""
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
@@ -10,22 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jddtree.decode import (
-    LENGTH,
-    RUNNING,
-    STOP,
-    DecodeState,
-    Method,
-    Report,
-    Request,
-    decode_chunk,
-    new_state,
-    prefill,
-)
+from jddtree.decode import decode_chunk, prefill
 from jddtree.errors import InputError
+from jddtree.finish import Generation, Row
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Target
-from jddtree.sampling import Greedy
+from jddtree.sampling import GREEDY, Mode, Policy, stack
+from jddtree.state import GREEDY_ONLY, DecodeState, Method, Options, Request, new_state
+from jddtree.tokenizer import Tokenizer
 from pallas_kernels.dispatch import traced_kernels
 
 CHUNKS = (32, 256)
@@ -34,68 +26,35 @@ CHUNKS = (32, 256)
 ROUNDS = 8
 """Rounds in one dispatch, between two looks of the host."""
 
-REASONS = {RUNNING: None, STOP: "stop", LENGTH: "length"}
 
+@dataclass(frozen=True)
+class Task:
+    """What one row is to do.
 
-@dataclass
-class Generation:
-    """One row's result so far.
-
-    output_ids: generated tokens. margins: the target's top-1 minus top-2 logit at each of them.
-    acceptance_lengths: root + accepted nodes a round, overrun included; the prefill's token is in no round.
-    trace: each round's tree (tokens, parents, depths; slot 0 is the anchor) and accepted slots.
-    finish_reason: "stop", "length", None while unfinished.
+    prompt: token ids. max_new: tokens to generate, at least 1. policy: how tokens are chosen. budget: nodes a
+    round may verify, up to the compiled number (None: that number). topk: children a tree node may have
+    (None: no cap). stop_ids, stop_strings: what ends the text. max_context: tokens of prompt and output
+    (None: the target's limit). name: what errors call it.
     """
 
-    output_ids: list[int] = field(default_factory=list)
-    margins: list[float] = field(default_factory=list)
-    acceptance_lengths: list[int] = field(default_factory=list)
-    trace: list[dict] = field(default_factory=list)
-    finish_reason: str | None = None
+    prompt: Sequence[int]
+    max_new: int = 256
+    policy: Policy = GREEDY
+    budget: int | None = None
+    topk: int | None = None
+    stop_ids: Sequence[int] = ()
+    stop_strings: Sequence[str] = ()
+    max_context: int | None = None
+    name: str = "prompt"
 
-    @property
-    def committed_per_round(self) -> float | None:
-        """Mean acceptance length; None without rounds."""
-        lengths = self.acceptance_lengths
-        return sum(lengths) / len(lengths) if lengths else None
-
-    def add(self, report: Report, row: int, *, in_round: bool) -> None:
-        """Take over what one round (or the prefill) did for row ``row``; ``report`` holds host arrays."""
-        kept = int(report.kept[row])
-        if in_round and report.accepted[row]:
-            width = int(report.tree_count[row]) + 1
-            self.acceptance_lengths.append(int(report.accepted[row]))
-            self.trace.append(
-                {
-                    "tokens": report.tree_tokens[row, :width].tolist(),
-                    "parents": report.tree_parents[row, :width].tolist(),
-                    "depths": report.tree_depths[row, :width].tolist(),
-                    "accepted": report.slots[row, : int(report.accepted[row])].tolist(),
-                }
-            )
-        self.output_ids += report.tokens[row, :kept].tolist()
-        self.margins += report.margins[row, :kept].tolist()
-        self.finish_reason = REASONS[int(report.reason[row])]
+    def limit(self, max_position: int) -> int:
+        """Most tokens of prompt and output, for a target of ``max_position`` positions."""
+        return max_position if self.max_context is None else min(self.max_context, max_position)
 
 
 def slots_for(tokens: int) -> int:
     """Cache slots for a text of ``tokens`` tokens: a power of two, so that few sizes are ever compiled."""
     return max(1024, 1 << (tokens - 1).bit_length())
-
-
-def new_request(
-    rows: int, vocab_size: int, *, max_new: int, max_position: int, stop_ids: Sequence[int], topk: int | None
-) -> Request:
-    """The same wishes for every row; ``topk`` None does not cap a node's children."""
-    stop = np.zeros((rows, vocab_size), bool)
-    stop[:, [token for token in stop_ids if 0 <= token < vocab_size]] = True
-    every = partial(np.full, (rows,), dtype=np.int32)
-    return Request(
-        max_new=every(max_new),
-        max_position=every(max_position),
-        topk=every(vocab_size if topk is None else topk),
-        stop=stop,
-    )
 
 
 class Decoder:
@@ -114,29 +73,77 @@ class Decoder:
         rows: int,
         slots: int,
         dtype: jnp.dtype,
+        options: Options = GREEDY_ONLY,
         rounds: int = ROUNDS,
     ):
-        self.method, self.rows, self.slots = method, rows, slots
+        self.method, self.rows, self.slots, self.options = method, rows, slots, options
         self.vocab_size, self.max_position = target.config.vocab_size, target.config.max_position
         self.compile_seconds = 0.0
         self.kernels: dict[str, str] = {}
         # Flattened once: a compiled call should not walk the modules again.
         self._weights, self._modules = jax.tree.flatten((target, drafter))
-        self._options = {"method": method, "policy": Greedy()}
         self._empty = jax.jit(partial(new_state, target, drafter, method, rows, slots, dtype))
         self._prefills: dict[int, jax.stages.Compiled] = {}
-        self._chunk = self._compile(partial(decode_chunk, rounds=rounds))
+        self._chunk = self._compile(
+            partial(decode_chunk, rounds=rounds), jax.ShapeDtypeStruct((rows,), jnp.bool_)
+        )
+
+    def compile_for(self, tasks: Sequence[Task]) -> None:
+        """Compile the prefill sizes that these prompts need, so that decoding them compiles nothing."""
+        for _, width in _prompt_chunks(max(len(task.prompt) for task in tasks)):
+            self._prefill(width)
+
+    def decode(
+        self, tasks: Sequence[Task], tokenizer: Tokenizer | None = None
+    ) -> Generator[list[Generation]]:
+        """Decode up to ``rows`` tasks, yielding after the prefill and after every chunk of rounds.
+
+        The same list is yielded each time, one Generation a task, grown by what the step added. The host
+        fetches once a step. A caller may set a row's ``finish_reason`` to end it: that row becomes inert at
+        the next chunk. Closing the generator ends all rows with "cancelled".
+
+        Raises:
+          InputError: a task does not fit the target, this decoder's rows, slots, budget or mode.
+        """
+        self._check(tasks)
+        request = self._request(tasks)
+        rows = [Row(task.name, len(task.prompt), tokenizer, task.stop_strings) for task in tasks]
+        results = [row.result for row in rows]
+        state = self._prefill_all(tasks, request, rows)
+        try:
+            yield results
+            while not all(row.finished for row in rows):
+                cancel = np.ones((self.rows,), bool)
+                cancel[: len(rows)] = [row.finished for row in rows]
+                state, reports, done = self._chunk(self._weights, request, state, cancel)
+                reports, done = jax.device_get((reports, done))
+                for index in range(int(done)):
+                    report = jax.tree.map(itemgetter(index), reports)
+                    for number, row in enumerate(rows):
+                        row.add(report, number, in_round=True)
+                yield results
+        finally:
+            for row in rows:
+                if not row.finished:
+                    row.finish("cancelled")
+
+    def prefilled(self, task: Task) -> tuple[Target, Drafter | None, Request, DecodeState]:
+        """The models, the request and the state after a task's prompt in every row, to time stages apart."""
+        tasks = [task] * self.rows
+        target, drafter = jax.tree.unflatten(self._modules, self._weights)
+        request = self._request(tasks)
+        rows = [Row(each.name, len(each.prompt), None, ()) for each in tasks]
+        return target, drafter, request, self._prefill_all(tasks, request, rows)
 
     def _compile(self, function, *arguments: jax.ShapeDtypeStruct) -> jax.stages.Compiled:
         """Compile function(target, drafter, request, state, *arguments) with the state donated."""
 
         def program(weights, request, state, *rest):
             target, drafter = jax.tree.unflatten(self._modules, weights)
-            return function(target, drafter, request, state, *rest, **self._options)
+            return function(target, drafter, request, state, *rest, method=self.method, options=self.options)
 
         begin = time.perf_counter()
-        request = new_request(self.rows, self.vocab_size, max_new=1, max_position=1, stop_ids=(), topk=None)
-        state = jax.eval_shape(self._empty)
+        request, state = self._request([Task(())] * self.rows), jax.eval_shape(self._empty)
         with traced_kernels() as ran:
             lowered = jax.jit(program, donate_argnums=2).lower(self._weights, request, state, *arguments)
         compiled = lowered.compile()
@@ -146,76 +153,62 @@ class Decoder:
 
     def _prefill(self, width: int) -> jax.stages.Compiled:
         if width not in self._prefills:
-            rows = (self.rows,)
             self._prefills[width] = self._compile(
                 prefill,
                 jax.ShapeDtypeStruct((self.rows, width), jnp.int32),
-                jax.ShapeDtypeStruct(rows, jnp.int32),
-                jax.ShapeDtypeStruct(rows, jnp.bool_),
+                jax.ShapeDtypeStruct((self.rows,), jnp.int32),
+                jax.ShapeDtypeStruct((self.rows,), jnp.bool_),
             )
         return self._prefills[width]
 
-    def compile_for(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Compile the prefill sizes that these prompts need, so that decoding them compiles nothing."""
-        for _, width in _prompt_chunks(max(map(len, prompts))):
-            self._prefill(width)
-
-    def decode(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new: int,
-        stop_ids: Sequence[int] = (),
-        topk: int | None = None,
-        max_context: int | None = None,
-    ) -> Iterator[list[Generation]]:
-        """Decode the prompts, yielding after the prefill and after every chunk of rounds.
-
-        The same list is yielded each time, one Generation a row, grown by what the step added. The host
-        fetches once a step. Ends when every row has finished: at a stop token, after ``max_new`` tokens, or
-        where the next token would sit past ``max_context`` (default: the target's own limit).
-
-        Raises:
-          InputError: a prompt is empty, has an id outside the vocabulary, or leaves no room in the context.
-        """
-        limit = min(max_context or self.max_position, self.max_position)
-        longest = max(map(len, prompts))
-        for prompt in prompts:
-            check_prompt(prompt, self.vocab_size, limit)
-        if max_new < 1:
-            raise InputError(f"max_new must be at least 1, not {max_new}")
-        request = new_request(
-            self.rows, self.vocab_size, max_new=max_new, max_position=limit, stop_ids=stop_ids, topk=topk
-        )
-        room = limit - np.array([len(prompt) for prompt in prompts], np.int32)
-        request.max_new[:] = np.minimum(request.max_new, room)
-        if longest + max_new > self.slots and longest + int(request.max_new.max()) > self.slots:
+    def _check(self, tasks: Sequence[Task]) -> None:
+        if not 1 <= len(tasks) <= self.rows:
+            raise InputError(f"{len(tasks)} prompts for a decoder of {self.rows} rows")
+        mode = Mode.of([task.policy for task in tasks])
+        if (mode.sampled, mode.cuts) > (self.options.mode.sampled, self.options.mode.cuts):
             raise InputError(
-                f"a prompt of {longest} tokens and {max_new} new ones do not fit the {self.slots} cache slots"
+                "this decoder was compiled for greedy rows or without cuts; compile one that samples"
             )
-        generations = [Generation() for _ in prompts]
-        state = self._prefill_all(prompts, request, generations)
-        yield generations
-        while any(generation.finish_reason is None for generation in generations):
-            state, reports, done = self._chunk(self._weights, request, state)
-            reports, done = jax.device_get((reports, done))
-            for index in range(int(done)):
-                report = jax.tree.map(itemgetter(index), reports)
-                for row, generation in enumerate(generations):
-                    generation.add(report, row, in_round=True)
-            yield generations
+        for task in tasks:
+            check_task(task, self.vocab_size, self.max_position, self.method.budget)
+            limit, tokens = task.limit(self.max_position), len(task.prompt)
+            if min(tokens + task.max_new, limit) > self.slots:
+                raise InputError(
+                    f"{task.name}: {tokens} prompt tokens and {task.max_new} new ones do not fit the "
+                    f"{self.slots} cache slots"
+                )
 
-    def _prefill_all(
-        self, prompts: Sequence[Sequence[int]], request: Request, generations: list[Generation]
-    ) -> DecodeState:
-        """Commit the prompts chunk by chunk and put each row's first token into its Generation."""
+    def _request(self, tasks: Sequence[Task]) -> Request:
+        """The tasks as arrays, rows without a task filled up."""
+        every = list(tasks) + [Task(())] * (self.rows - len(tasks))
+        stop = np.zeros((self.rows, self.vocab_size), bool)
+        for row, task in enumerate(every):
+            stop[row, [token for token in task.stop_ids if 0 <= token < self.vocab_size]] = True
+
+        def array(values) -> np.ndarray:
+            return np.array(list(values), np.int32)
+
+        return Request(
+            max_new=array(
+                min(task.max_new, task.limit(self.max_position) - len(task.prompt)) for task in every
+            ),
+            max_position=array(task.limit(self.max_position) for task in every),
+            budget=array(self.method.budget if task.budget is None else task.budget for task in every),
+            topk=array(self.vocab_size if task.topk is None else task.topk for task in every),
+            stop=stop,
+            sampling=stack([task.policy for task in every], self.vocab_size),
+        )
+
+    def _prefill_all(self, tasks: Sequence[Task], request: Request, rows: Sequence[Row]) -> DecodeState:
+        """Commit the prompts chunk by chunk and give every row its first token."""
         state = self._empty()
-        lengths = np.array([len(prompt) for prompt in prompts])
+        lengths = np.zeros((self.rows,), np.int32)
+        lengths[: len(tasks)] = [len(task.prompt) for task in tasks]
         reports = []
         for begin, width in _prompt_chunks(int(lengths.max())):
             ids = np.zeros((self.rows, width), np.int32)
-            for row, prompt in enumerate(prompts):
-                part = prompt[begin : begin + width]
+            for row, task in enumerate(tasks):
+                part = list(task.prompt[begin : begin + width])
                 ids[row, : len(part)] = part
             count = np.clip(lengths - begin, 0, width).astype(np.int32)
             last = (count > 0) & (begin + count == lengths)
@@ -223,7 +216,7 @@ class Decoder:
             reports.append((report, last))
         for report, last in jax.device_get(reports):
             for row in np.flatnonzero(last).tolist():
-                generations[row].add(report, row, in_round=False)
+                rows[row].add(report, row, in_round=False)
         return state
 
 
@@ -236,14 +229,26 @@ def _prompt_chunks(length: int) -> Iterator[tuple[int, int]]:
         begin += width
 
 
-def check_prompt(prompt: Sequence[int], vocab_size: int, limit: int) -> None:
+def check_prompt(prompt: Sequence[int], vocab_size: int, limit: int, name: str) -> None:
     """Raise InputError unless the prompt is not empty, inside the vocabulary, and leaves room for a token."""
-    if not prompt:
-        raise InputError("the prompt is empty: give at least one token")
+    if not len(prompt):
+        raise InputError(f"{name} is empty: give at least one token")
     outside = [token for token in prompt if not 0 <= token < vocab_size]
     if outside:
-        raise InputError(f"token id {outside[0]} is outside the vocabulary, 0 to {vocab_size - 1}")
+        raise InputError(f"{name}: token id {outside[0]} is outside the vocabulary, 0 to {vocab_size - 1}")
     if len(prompt) >= limit:
         raise InputError(
-            f"the prompt has {len(prompt)} tokens; the context of {limit} leaves no room for an answer"
+            f"{name} has {len(prompt)} tokens; a context of {limit} leaves no room for an answer"
         )
+
+
+def check_task(task: Task, vocab_size: int, max_position: int, budget: int) -> None:
+    """Raise InputError unless the task's prompt leaves room for a token and its numbers are in range."""
+    name = task.name
+    check_prompt(task.prompt, vocab_size, task.limit(max_position), name)
+    if task.max_new < 1:
+        raise InputError(f"{name}: max_new must be at least 1, not {task.max_new}")
+    if task.topk is not None and task.topk < 1:
+        raise InputError(f"{name}: topk must be at least 1, not {task.topk}")
+    if task.budget is not None and not 0 <= task.budget <= budget:
+        raise InputError(f"{name}: budget must be 0 to {budget}, not {task.budget}")

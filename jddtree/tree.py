@@ -41,7 +41,8 @@ def build(
     anchor: Int[Array, " B"],
     *,
     budget: int,
-    topk: Int[Array, " B"],
+    row_budget: Int[Array | np.ndarray, " B"],
+    topk: Int[Array | np.ndarray, " B"],
     depth_limit: Int[Array, " B"],
 ) -> Tree:
     """The best tree of at most ``budget`` nodes from draft logits (row d-1 holds depth d).
@@ -50,6 +51,7 @@ def build(
       logits: float32. Log-probabilities are normalised over the full row.
       anchor: the root's token.
       budget: static. The tree is smaller only when there are no more prefixes.
+      row_budget: nodes of each row, at most ``budget``; the rest of the slots stay unused.
       topk: children of a node come from the depth's best min(topk, budget, V) tokens.
       depth_limit: deepest depth that may hold a node.
     """
@@ -58,7 +60,9 @@ def build(
         return root(anchor, budget)
     values, tokens = jax.lax.top_k(logits, width)
     log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    return build_from_top(tokens, log_probs, anchor, budget=budget, topk=topk, depth_limit=depth_limit)
+    return build_from_top(
+        tokens, log_probs, anchor, budget=budget, row_budget=row_budget, topk=topk, depth_limit=depth_limit
+    )
 
 
 def build_from_top(
@@ -67,7 +71,8 @@ def build_from_top(
     anchor: Int[Array, " B"],
     *,
     budget: int,
-    topk: Int[Array, " B"],
+    row_budget: Int[Array | np.ndarray, " B"],
+    topk: Int[Array | np.ndarray, " B"],
     depth_limit: Int[Array, " B"],
 ) -> Tree:
     """`build` from the depths' C best tokens and their log-probabilities, best first. Non-finite ones are
@@ -82,7 +87,10 @@ def build_from_top(
     with jax.enable_x64(True):
         selected = jax.vmap(partial(_select, budget=budget))(log_probs)
     parents, depths, ranks, count = selected
-    used = jnp.arange(budget) < count[:, None]
+    # Nodes are in order of selection, so the first few are the best tree of so few nodes.
+    count = jnp.minimum(count, row_budget)
+    used = jnp.arange(budget, dtype=jnp.int32) < count[:, None]
+    parents, depths = jnp.where(used, parents, -1), jnp.where(used, depths, 0)
     node_tokens = jnp.take_along_axis(
         tokens.reshape(tokens.shape[0], -1), jnp.where(used, (depths - 1) * width + ranks, 0), axis=1
     )

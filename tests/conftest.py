@@ -1,6 +1,8 @@
 """JAX settings, hypothesis profile and fixtures that every test shares."""
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,33 @@ def named_goldens() -> list[Path]:
 def golden_folders() -> list[Path]:
     """See `named_goldens`."""
     return named_goldens()
+
+
+@pytest.fixture(scope="session")
+def trained_runs() -> dict:
+    """The reference's prompts and runs of the small trained pair."""
+    return json.loads((BUNDLED_GOLDENS / "e2e" / "tiny_a" / "runs.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory):
+    """The small trained pair in float32, with a tokenizer that cuts characters in two."""
+    # Imported late: the shape checks must be hooked in before the package is imported.
+    from jddtree.load import load_pair
+    from tests import tiny
+
+    folder = tmp_path_factory.mktemp("trained")
+    shutil.copytree(tiny.TRAINED / "target", folder / "target")
+    letters = [bytes([byte]) for byte in range(0x20, 0x7F)]
+    halves = [b"\xed\x95", *(bytes([byte]) for byte in range(0x80, 0xC0))]
+    tiny.write_tokenizer(folder / "target", [*letters, *halves])
+    return load_pair(
+        folder / "target",
+        tiny.TRAINED / "drafter",
+        dtype="float32",
+        cache_dir=folder / "cache",
+        say=lambda line: None,
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

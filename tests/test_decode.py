@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jddtree.decode import Method
-from jddtree.decoder import Generation
+from jddtree.finish import Generation
 from jddtree.load import load_pair
+from jddtree.state import Method
 from tests import tiny
 
 BLOCK = tiny.DFLASH["block_size"]

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import jddtree.decoder
-from jddtree.decode import Method
-from jddtree.decoder import CHUNKS, Decoder, Generation, slots_for
+from jddtree.decoder import CHUNKS, Decoder, Task, slots_for
 from jddtree.errors import InputError
+from jddtree.finish import Generation
+from jddtree.state import Method
 from tests import tiny
 
 PROMPT = [11, 49, 3, 0, 27]
@@ -130,12 +131,12 @@ def test_past_the_drafters_last_position_rounds_go_on_plainly():
 def test_no_room_is_refused_and_says_why():
     decoder = random_decoder()
     for prompt, wishes, reason in (
-        ([], {}, "the prompt is empty"),
+        ([], {}, "prompt is empty"),
         ([1, 50], {}, "token id 50 is outside the vocabulary, 0 to 49"),
         ([-1], {}, "token id -1 is outside the vocabulary"),
-        (PROMPT, {"max_context": 5}, "the prompt has 5 tokens; the context of 5 leaves no room"),
+        (PROMPT, {"max_context": 5}, "prompt has 5 tokens; a context of 5 leaves no room"),
         (PROMPT, {"max_new": 0}, "max_new must be at least 1, not 0"),
-        (OTHER, {"max_new": MAX_NEW + 1}, "a prompt of 21 tokens and 41 new ones do not fit the 61 cache"),
+        (OTHER, {"max_new": MAX_NEW + 1}, "21 prompt tokens and 41 new ones do not fit the 61 cache"),
     ):
         with pytest.raises(InputError, match=reason):
             decode_one(decoder, prompt, **wishes)
@@ -201,7 +202,7 @@ def test_a_second_prompt_finds_nothing_of_the_first():
     fresh = decode_one(tiny.decoder(target(), tiny.drafter(), METHOD, slots=SLOTS))
     decode_one(decoder, OTHER)
     assert decode_one(decoder) == fresh
-    abandoned = decoder.decode([OTHER], max_new=MAX_NEW)
+    abandoned = decoder.decode([Task(OTHER, max_new=MAX_NEW)])
     next(abandoned), next(abandoned)
     abandoned.close()
     assert decode_one(decoder) == fresh
@@ -209,7 +210,7 @@ def test_a_second_prompt_finds_nothing_of_the_first():
 
 def test_the_result_grows_by_chunks_of_rounds():
     sizes, rounds = [], []
-    for (row,) in random_decoder().decode([PROMPT], max_new=MAX_NEW):
+    for (row,) in random_decoder().decode([Task(PROMPT, max_new=MAX_NEW)]):
         assert row.output_ids == text(len(row.output_ids))
         sizes.append(len(row.output_ids))
         rounds.append(len(row.acceptance_lengths))
@@ -256,7 +257,7 @@ def test_the_host_fetches_once_a_chunk(monkeypatch):
     monkeypatch.setattr(decoder, "_chunk", sealing(decoder._chunk))
     monkeypatch.setattr(decoder, "_prefill", lambda width: sealing(decoder._prefills[width]))
     monkeypatch.setattr(jax, "device_get", opening)
-    steps = sum(1 for _ in decoder.decode([PROMPT], max_new=MAX_NEW))
+    steps = sum(1 for _ in decoder.decode([Task(PROMPT, max_new=MAX_NEW)]))
     assert len(fetches) == steps > 3
 
 
@@ -279,10 +280,10 @@ def test_another_prompt_length_stop_cap_or_topk_compiles_nothing(caplog):
 
 def test_prefills_of_two_sizes_serve_every_prompt():
     decoder = tiny.decoder(target(), None, Method.plain(), slots=1024)
-    decoder.compile_for([[1] * (CHUNKS[-1] + 1)])
+    decoder.compile_for([Task([1] * (CHUNKS[-1] + 1))])
     seconds = decoder.compile_seconds
     for length in range(1, 900, 7):
-        decoder.compile_for([[1] * length])
+        decoder.compile_for([Task([1] * length)])
     assert decoder.compile_seconds == seconds
     prompt = (OTHER * 20)[: CHUNKS[-1] + CHUNKS[0]]
     (row,) = tiny.decode(decoder, [prompt], max_new=3)

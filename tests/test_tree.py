@@ -27,10 +27,17 @@ def rows_of(*values: int) -> jax.Array:
     return jnp.array(values, jnp.int32)
 
 
-def check_row(tree: Tree, row: int, token_ids: np.ndarray, log_probs: np.ndarray, anchor: int) -> None:
+def limits_of(*rows: tuple[int, int, int]) -> dict[str, jax.Array]:
+    """Each row's budget, topk and deepest depth."""
+    return dict(zip(("row_budget", "topk", "depth_limit"), map(rows_of, *rows), strict=True))
+
+
+def check_row(
+    tree: Tree, row: int, token_ids: np.ndarray, log_probs: np.ndarray, anchor: int, budget: int
+) -> None:
     """One row equals the heap's tree; the slots after it are unused."""
     slots = tree.tokens.shape[1]
-    heap = heap_tree(token_ids, log_probs, slots - 1)
+    heap = heap_tree(token_ids, log_probs, min(budget, slots - 1))
     count, unused = len(heap.tokens), slots - 1 - len(heap.tokens)
     assert int(tree.count[row]) == count
     assert tree.tokens[row].tolist() == [anchor, *heap.tokens.tolist(), *[0] * unused]
@@ -52,21 +59,24 @@ steps = st.integers(-6, 0).map(lambda quarter: quarter / 4) | st.just(-np.inf)
 @given(
     log_probs=hnp.arrays(np.float32, (ROWS, DEPTH, WIDTH), elements=steps.map(np.float32)),
     budget=st.sampled_from((1, 4, 20, 100)),  # 100 is more than the 84 nodes that there can be
+    row_budget=hnp.arrays(np.int32, ROWS, elements=st.sampled_from((0, 1, 3, 50, 100))),
     topk=hnp.arrays(np.int32, ROWS, elements=st.integers(1, WIDTH + 1)),
     depth_limit=hnp.arrays(np.int32, ROWS, elements=st.integers(-1, DEPTH + 1)),
     seed=st.integers(0, 9),
 )
 def test_every_row_is_the_heaps_tree_ties_caps_and_limits_included(
-    log_probs, budget, topk, depth_limit, seed
+    log_probs, budget, row_budget, topk, depth_limit, seed
 ):
     log_probs = -np.sort(-log_probs, axis=-1)
     random = np.random.default_rng(seed)
     tokens = random.permuted(np.tile(np.arange(VOCAB, dtype=np.int32), (ROWS, DEPTH, 1)), axis=-1)
     tokens, anchor = tokens[..., :WIDTH], rows_of(0, 5, VOCAB - 1)
-    tree = jitted_from_top(tokens, log_probs, anchor, budget=budget, topk=topk, depth_limit=depth_limit)
+    limits = {"row_budget": row_budget, "topk": topk, "depth_limit": depth_limit}
+    tree = jitted_from_top(tokens, log_probs, anchor, budget=budget, **limits)
     for row in range(ROWS):
         depths, width = max(int(depth_limit[row]), 0), int(topk[row])
-        check_row(tree, row, tokens[row, :depths, :width], log_probs[row, :depths, :width], int(anchor[row]))
+        own_tokens, own_log_probs = tokens[row, :depths, :width], log_probs[row, :depths, :width]
+        check_row(tree, row, own_tokens, own_log_probs, int(anchor[row]), int(row_budget[row]))
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -93,17 +103,17 @@ def test_from_logits_over_the_whole_row_and_never_through_what_is_not_finite(see
     logits = np.random.default_rng(seed).normal(size=(ROWS, DEPTH, VOCAB)).astype(np.float32) * 2
     for row, depth, token, value in bad:
         logits[row, depth, token] = value
-    limits = {"topk": rows_of(*[VOCAB] * ROWS), "depth_limit": rows_of(*[DEPTH] * ROWS)}
+    limits = limits_of(*[(100, VOCAB, DEPTH)] * ROWS)
     tree = jitted_build(logits, rows_of(1, 2, 3), budget=budget, **limits)
     for row in range(ROWS):
         log_probs = log_softmax(logits[row])
         order = np.argsort(-log_probs, axis=-1, kind="stable")
-        check_row(tree, row, order, np.take_along_axis(log_probs, order, axis=-1), row + 1)
+        check_row(tree, row, order, np.take_along_axis(log_probs, order, axis=-1), row + 1, budget)
 
 
 def test_equal_logits_of_a_row_go_by_token_id():
     logits = jnp.zeros((1, 1, 6)).at[0, 0, 4].set(1.0)
-    tree = jitted_build(logits, rows_of(0), budget=4, topk=rows_of(6), depth_limit=rows_of(1))
+    tree = jitted_build(logits, rows_of(0), budget=4, **limits_of((4, 6, 1)))
     assert tree.tokens.tolist() == [[0, 4, 0, 1, 2]]
 
 
@@ -111,7 +121,7 @@ def test_equal_logits_of_a_row_go_by_token_id():
 def test_the_spine_is_the_tree_of_one_child_a_node(limit):
     logits = jax.random.normal(jax.random.key(limit), (2, 5, VOCAB))
     chain = jitted_spine(logits, rows_of(3, 0), depth_limit=rows_of(limit, 5))
-    tree = jitted_build(logits, rows_of(3, 0), budget=5, topk=rows_of(1, 1), depth_limit=rows_of(limit, 5))
+    tree = jitted_build(logits, rows_of(3, 0), budget=5, **limits_of((5, 1, limit), (5, 1, 5)))
     assert tree.count.tolist() == [limit, 5]
     jax.tree.map(np.testing.assert_array_equal, chain, tree)
 
@@ -119,7 +129,7 @@ def test_the_spine_is_the_tree_of_one_child_a_node(limit):
 def test_without_a_budget_or_a_depth_there_is_the_root_alone():
     wanted = root(rows_of(7, 0), 4)
     assert wanted.count.tolist() == [0, 0] and wanted.tokens.tolist() == [[7, 0, 0, 0, 0], [0] * 5]
-    limits = {"topk": rows_of(1, 1), "depth_limit": rows_of(9, 9)}
+    limits = limits_of((4, 1, 9), (4, 1, 9))
     none = build(jnp.zeros((2, 3, 6)), rows_of(7, 0), budget=0, **limits)
     jax.tree.map(np.testing.assert_array_equal, none, root(rows_of(7, 0)))
     flat = build(jnp.zeros((2, 0, 6)), rows_of(7, 0), budget=4, **limits)

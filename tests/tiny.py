@@ -1,5 +1,7 @@
 """Tiny random models: as published configs (plain dictionaries to copy and change), and built."""
 
+import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,13 +12,15 @@ import numpy as np
 from flax import nnx
 
 from jddtree.config import KimiK2Config, drafter_config, target_config
-from jddtree.decode import Method
-from jddtree.decoder import Decoder
+from jddtree.decoder import Decoder, Task
+from jddtree.finish import Generation
 from jddtree.models.dflash import DFlash
 from jddtree.models.drafter import Drafter
 from jddtree.models.kimi_k2 import KimiK2
 from jddtree.models.qwen3 import Qwen3
 from jddtree.models.target import Target
+from jddtree.state import GREEDY_ONLY, Method, Options
+from jddtree.tokenizer import Tokenizer
 from pallas_kernels.tree_attention.api import causal_mask
 from tests.oracles.plain_decode import plain_decode
 
@@ -126,21 +130,48 @@ def decoder(
     rows: int = 1,
     slots: int = 64,
     rounds: int = 8,
+    options: Options = GREEDY_ONLY,
 ) -> Decoder:
     """A float32 decoder whose programs mix no dtypes; a prefill size is traced on its first use."""
     with jax.numpy_dtype_promotion("strict"):
         return Decoder(
-            target, drafter, method, rows=rows, slots=slots, dtype=jnp.dtype(jnp.float32), rounds=rounds
+            target,
+            drafter,
+            method,
+            rows=rows,
+            slots=slots,
+            dtype=jnp.dtype(jnp.float32),
+            options=options,
+            rounds=rounds,
         )
 
 
-def decode(decoder: Decoder, prompts, *, max_new: int, stop_ids=(), topk=None, max_context=None):
+def decode(
+    decoder: Decoder, prompts, *, max_new: int, stop_ids=(), topk=None, max_context=None
+) -> list[Generation]:
+    """The finished rows of greedy prompts that wish the same."""
+    return run(
+        decoder,
+        [
+            Task(prompt, max_new=max_new, stop_ids=stop_ids, topk=topk, max_context=max_context)
+            for prompt in prompts
+        ],
+    )
+
+
+def run(decoder: Decoder, tasks: Sequence[Task], tokenizer: Tokenizer | None = None) -> list[Generation]:
     """The finished rows."""
     with jax.numpy_dtype_promotion("strict"):
-        *_, rows = decoder.decode(
-            prompts, max_new=max_new, stop_ids=stop_ids, topk=topk, max_context=max_context
-        )
+        *_, rows = decoder.decode(tasks, tokenizer)
     return rows
+
+
+def write_tokenizer(folder: Path, tokens: Sequence[bytes]) -> None:
+    """A tokenizer of Kimi's layout: token i is ``tokens[i]``, single bytes that are missing come after."""
+    ranks = [*tokens, *(bytes([byte]) for byte in range(256) if bytes([byte]) not in tokens)]
+    lines = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(ranks)]
+    (folder / "tiktoken.model").write_text("\n".join(lines) + "\n")
+    (folder / "tokenizer_config.json").write_text('{"added_tokens_decoder": {}}')
 
 
 def plain(target: Target, prompt: list[int], count: int) -> list[int]:
