@@ -1,6 +1,5 @@
 """python -m jddtree.convert SRC DST: a published checkpoint folder into Orbax form, or back."""
 
-import argparse
 import shutil
 import sys
 import time
@@ -11,6 +10,7 @@ from jddtree.checkpoint import manifest, transfer
 from jddtree.checkpoint.open import read_configs
 from jddtree.checkpoint.place import Say, partial_of, put_in_place, require_room, sole_writer
 from jddtree.checkpoint.progress import bar
+from jddtree.command import Parser, exit_status, say
 from jddtree.errors import InputError
 
 
@@ -60,25 +60,23 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status: 0, or 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m jddtree.convert", description=__doc__)
+    """The command line. Returns the exit status: 0, 1 the disk failed, 2 bad input, 130 interrupted."""
+    parser = Parser(prog="python -m jddtree.convert", description=__doc__)
     parser.add_argument("source", metavar="SRC", type=Path, help="a published or an Orbax checkpoint folder")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to make")
     parser.add_argument("--to", choices=("orbax", "hf"), help="default: the form that SRC is not in")
     parser.add_argument("--force", action="store_true", help="replace a checkpoint that is in DST")
-    flags = parser.parse_args(arguments)
-    try:
-        convert(flags.source, flags.destination, flags.to, flags.force, print)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; the same command continues a conversion to Orbax", file=sys.stderr)
-        return 1
-    return 0
+
+    def job() -> int:
+        flags = parser.parse_args(arguments)
+        try:
+            convert(flags.source, flags.destination, flags.to, flags.force, print)
+        except OSError as error:
+            say(f"error: {error}")
+            return 1
+        return 0
+
+    return exit_status(job, "interrupted; the same command continues a conversion to Orbax")
 
 
 def _check_destination(source: Path, destination: Path, force: bool) -> None:
