@@ -6,309 +6,271 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from rich.console import Console
+from rich.progress import track
 
-from jddtree.chat import encode_chat, load_template
-from jddtree.decode import Method
-from jddtree.decoder import Decoder, Generation, check_prompt, slots_for
+from jddtree import statistics
+from jddtree.chat import load_template
+from jddtree.command import exit_status, say
+from jddtree.decoder import Decoder, Task
+from jddtree.engine import DEFAULT_BUDGET, Engine, Prompt
 from jddtree.errors import InputError
-from jddtree.exactness import Exactness, compare
-from jddtree.load import Pair, bundled_pair, load_pair
-from jddtree.tokenizer import TextStream, Tokenizer, stop_ids
+from jddtree.exactness import Exactness
+from jddtree.finish import Generation
+from jddtree.flags import DEFAULT_ROWS, parse, wishes
+from jddtree.prompts import Wishes, as_ids, as_messages, batches, read_json_list, read_prompts
 
-DEFAULT_BUDGET = 16
 SUSPICIOUS_ROUNDS = 16
 """A drafter of which nothing is accepted for so many rounds is broken or meant for another target."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong flag in one line, as all bad input is reported."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see --help)")
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The flags, checked against each other. Raises InputError."""
-    parser = _Parser(
-        prog="python -m jddtree.generate",
-        description="Generate text with a target model and a DFlash drafter. The output is the target's own "
-        "greedy text. Exit status: 0 done, 1 a check failed, 2 bad input, 130 interrupted.",
-    )
-    add = parser.add_argument
-    add("prompt", nargs="?", help="text; goes through the chat template if there is one, unless --raw")
-    add("--target", type=Path, metavar="DIR", help="target folder, published or Orbax (default: bundled)")
-    add("--drafter", type=Path, metavar="DIR", help="DFlash drafter folder (default: bundled)")
-    add("--method", choices=("tree", "chain", "ar"), default="tree", help="ar: plain decoding, no drafter")
-    add("--budget", type=int, metavar="N", help=f"nodes of a tree (default {DEFAULT_BUDGET})")
-    add("--topk", type=int, metavar="K", help="children that a tree node may have (default: no cap)")
-    add("--max-new-tokens", type=int, default=256, metavar="N", help="tokens to generate (default 256)")
-    add("--max-context", type=int, metavar="N", help="tokens of prompt and output (default: the target's)")
-    add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16")
-    add("--raw", action="store_true", help="encode the prompt as plain text, without the chat template")
-    add("--thinking", choices=("on", "off"), default="off", help="for templates that know it (default off)")
-    add("--prompt-ids", metavar="IDS", help="token ids as a JSON list, or @FILE; needs no tokenizer")
-    add("--stop-ids", metavar="IDS", help="more token ids that end the text: a JSON list, or @FILE")
-    add("--ignore-eos", action="store_true", help="do not stop at the model's own end tokens")
-    add("--verify", action="store_true", help="also decode plainly and compare")
-    add("--json", metavar="FILE", help="write the result; - for standard output (the text moves to stderr)")
-    add("--trace", action="store_true", help="put every round's tree and accepted slots into the JSON")
-    add("--cache-dir", type=Path, metavar="DIR", help="for converted weights and compiled programs")
-    flags = parser.parse_args(arguments)
-    for name in ("budget", "topk"):
-        if getattr(flags, name) is not None and flags.method != "tree":
-            raise InputError(f"--{name} belongs to --method tree, not to {flags.method}")
-    if flags.budget is not None and flags.budget < 0:
-        raise InputError(f"--budget must be 0 or more, not {flags.budget}")
-    for name in ("topk", "max_new_tokens", "max_context"):
-        value = getattr(flags, name)
-        if value is not None and not 1 <= value < 2**31:
-            raise InputError(f"--{name.replace('_', '-')} must be 1 or more (and fit 32 bits), not {value}")
-    if flags.trace and not flags.json:
-        raise InputError("--trace goes into the JSON: add --json FILE")
-    if (flags.prompt is None) == (flags.prompt_ids is None):
-        raise InputError('give one prompt: either "TEXT" or --prompt-ids')
-    if flags.target is not None and flags.drafter is None and flags.method != "ar":
-        raise InputError(f"--target needs its --drafter for --method {flags.method} (--method ar needs none)")
-    if flags.target is None and flags.drafter is not None:
-        raise InputError("--drafter needs the --target that it was trained for")
-    if flags.drafter is not None and flags.method == "ar":
-        raise InputError("--method ar uses no --drafter")
-    return flags
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status: 0, 1 a check failed, 2 bad input, 130 interrupted."""
-    try:
-        return run(parse(arguments))
-    except InputError as error:
-        say(f"error: {error}")
-        return 2
-    except KeyboardInterrupt:
-        say("interrupted before the first token")
-        return 130
+    return exit_status(lambda: run(parse(arguments)), "interrupted before the first token")
 
 
 def run(flags: argparse.Namespace) -> int:
     """Load, decode, stream, check, report. Returns the exit status. Raises InputError."""
-    cache_dir = (
-        flags.cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jddtree"
-    )
-    jax.config.update("jax_compilation_cache_dir", str(cache_dir / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     write_json = json_writer(flags.json)
+    prompts = prompts_of(flags)
+    if flags.verify and flags.rule == "target-only" and any(wish.temperature > 0 for _, wish, _ in prompts):
+        raise InputError("--verify cannot compare texts sampled under target-only, which depend on the tree")
     began = time.perf_counter()
-    target, drafter = bundled_pair() if flags.target is None else (flags.target, flags.drafter)
-    pair = load_pair(
-        target,
-        None if flags.method == "ar" else drafter,
+    engine = Engine.load(
+        flags.target,
+        flags.drafter,
+        method=flags.method,
+        budget=DEFAULT_BUDGET if flags.budget is None else flags.budget,
+        rule=flags.rule,
+        top_logprobs=flags.logprobs,
         dtype=flags.dtype,
-        cache_dir=cache_dir,
+        cache_dir=flags.cache_dir,
         say=say,
     )
-    if pair.dtype == "float32":
-        # The default on a GPU is TF32, whose rounding is not float32's.
-        jax.config.update("jax_default_matmul_precision", "highest")
-    seconds = {"load": time.perf_counter() - began}
-    job = Job(flags, pair)
-    with Console(stderr=True).status("compiling"):
-        decoder = job.decoder(job.method)
-    seconds["compile"] = decoder.compile_seconds
-    out = sys.stderr if flags.json == "-" else sys.stdout
-    result = stream(job.decode(decoder), pair.tokenizer, out, seconds)
-    say(summary(result, seconds, decoder.kernels))
-    lengths = result.acceptance_lengths
-    if job.method.budget and len(lengths) >= SUSPICIOUS_ROUNDS and max(lengths) == 1:
-        say("warning: not one drafted token was accepted; the drafter does not seem to fit this target")
-    checked = Exactness(checked=False)
-    if flags.verify and result.finish_reason != "interrupted":
-        checked = job.verify(result)
-        say(f"verify: {checked.verdict(pair.dtype)}")
-        if not checked.equal:
-            say(f"reproduce: {job.reproduce(checked)}")
-    write_json(job.record(result, seconds, decoder, checked))
-    if result.finish_reason == "interrupted":
-        return 130
-    excused = pair.dtype != "float32" and checked.is_tie(pair.dtype)
-    return 1 if checked.equal is False and not excused else 0
+    load_seconds = time.perf_counter() - began
+    if flags.chat and load_template(engine.pair.checkpoint.folder) is None:
+        raise InputError(f"--chat: {engine.pair.checkpoint.folder} has no chat template")
+    tasks = [
+        task for prompt, wish, name in prompts for task in wish.tasks(engine, prompt, name, flags.max_context)
+    ]
+    many = flags.prompts is not None or flags.n > 1
+    show = partial(print, end="", file=sys.stderr if flags.json == "-" else sys.stdout, flush=True)
+    outputs, status = [], 0
+    rows = min(flags.rows or DEFAULT_ROWS, len(tasks))
+    groups = batches(tasks, rows)
+    for group in track(groups, "decoding", console=Console(stderr=True)) if many else groups:
+        batch = Batch(flags, engine, group, rows, load_seconds)
+        batch.decode(show, show_numbers=len(outputs) if many else None)
+        outputs += batch.records()
+        status = max(status, batch.status)
+        if batch.interrupted:
+            break
+    write_json({"outputs": outputs} if many else outputs[0])
+    return status
 
 
-class Job:
-    """One prompt for one pair: what the flags come to. Raises InputError where they do not fit the pair."""
-
-    def __init__(self, flags: argparse.Namespace, pair: Pair):
-        self.flags, self.pair = flags, pair
-        config = pair.target.config
-        self.limit = min(flags.max_context or config.max_position, config.max_position)
-        self.prompt = self._prompt()
-        check_prompt(self.prompt, config.vocab_size, self.limit)
-        checkpoint = pair.checkpoint
-        self.stops = read_ids(flags.stop_ids, "--stop-ids") if flags.stop_ids else []
-        if not flags.ignore_eos:
-            self.stops += stop_ids(checkpoint.config, checkpoint.generation_config, pair.tokenizer)
-        self.budget = DEFAULT_BUDGET if flags.budget is None else flags.budget
-        self.method = {
-            "ar": Method.plain(),
-            "chain": Method.chain(pair.block_size),
-            "tree": Method.tree(pair.block_size, self.budget),
-        }[flags.method]
-
-    def _prompt(self) -> list[int]:
-        flags, tokenizer, folder = self.flags, self.pair.tokenizer, self.pair.checkpoint.folder
-        if flags.prompt_ids is not None:
-            return read_ids(flags.prompt_ids, "--prompt-ids")
-        if tokenizer is None:
-            raise InputError(f"{folder} has no tokenizer: pass --prompt-ids instead of text")
-        template = None if flags.raw else load_template(folder)
-        if template is None:
-            return tokenizer.encode(flags.prompt, specials=False)
-        message = {"role": "user", "content": flags.prompt}
-        return encode_chat(tokenizer, template, [message], flags.thinking == "on")
-
-    def decoder(self, method: Method) -> Decoder:
-        """A method compiled for this prompt."""
-        tokens = min(len(self.prompt) + self.flags.max_new_tokens, self.limit)
-        decoder = Decoder(
-            self.pair.target,
-            self.pair.drafter,
-            method,
-            rows=1,
-            slots=slots_for(tokens),
-            dtype=jnp.dtype(self.pair.dtype),
-        )
-        decoder.compile_for([self.prompt])
-        return decoder
-
-    def decode(self, decoder: Decoder) -> Iterator[Generation]:
-        """The growing result, after the prefill and after every chunk of rounds."""
-        for rows in decoder.decode(
-            [self.prompt],
-            max_new=self.flags.max_new_tokens,
-            stop_ids=self.stops,
-            topk=self.flags.topk,
-            max_context=self.limit,
-        ):
-            yield rows[0]
-
-    def verify(self, result: Generation) -> Exactness:
-        """Decode plainly and compare."""
-        *_, plain = self.decode(self.decoder(Method.plain()))
-        return compare(result.output_ids, plain.output_ids, plain.margins)
-
-    def reproduce(self, checked: Exactness) -> str:
-        """A command that shows the plain token at the first divergence."""
-        flags = self.flags
-        words = ["python", "-m", "jddtree.generate", "--method", "ar", "--dtype", self.pair.dtype]
-        words += ["--target", str(flags.target)] if flags.target else []
-        words += [
-            "--prompt-ids",
-            json.dumps(self.prompt),
-            "--stop-ids",
-            json.dumps(self.stops),
-            "--ignore-eos",
+def prompts_of(flags: argparse.Namespace) -> list[tuple[Prompt, Wishes, str]]:
+    """The prompts that the flags name, with their wishes. Raises InputError."""
+    common = wishes(flags)
+    if flags.prompts is not None:
+        return read_prompts(flags.prompts, common)
+    if flags.messages is not None:
+        messages = as_messages(read_json_list(f"@{flags.messages}", "--messages"), str(flags.messages))
+        return [(messages, common, "the chat")]
+    if flags.prompt_ids is not None:
+        return [
+            (as_ids(read_json_list(flags.prompt_ids, "--prompt-ids"), "--prompt-ids"), common, "the prompt")
         ]
-        words += ["--max-new-tokens", str((checked.first_divergence or 0) + 1), "--json", "-"]
-        return shlex.join(words)
+    return [(flags.prompt, common, "the prompt")]
 
-    def record(
-        self, result: Generation, seconds: dict[str, float], decoder: Decoder, checked: Exactness
-    ) -> dict[str, Any]:
-        """What --json holds."""
-        tokenizer = self.pair.tokenizer
+
+@dataclass
+class Seconds:
+    """Where the time of one batch went."""
+
+    load: float
+    compile: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+
+
+class Batch:
+    """Tasks that are decoded together in ``rows`` rows, and what is said about them."""
+
+    def __init__(
+        self,
+        flags: argparse.Namespace,
+        engine: Engine,
+        tasks: Sequence[Task],
+        rows: int,
+        load_seconds: float,
+    ):
+        self.flags, self.engine, self.tasks, self.rows = flags, engine, tasks, rows
+        self.seconds = Seconds(load=load_seconds)
+        self.results = [Generation() for _ in tasks]
+        self.checks = [Exactness(checked=False) for _ in tasks]
+        self.stats: dict[str, Any] | None = None
+        self.interrupted = False
+        self.decoder: Decoder | None = None
+        self._shown = 0
+
+    def decode(self, show: Callable[[str], object], show_numbers: int | None) -> None:
+        """Decode, show texts and what was done, check.
+
+        A single text streams to ``show``; of many, each is shown under its number when all have come.
+        """
+        with Console(stderr=True).status("compiling"):
+            self.decoder = self.engine.decoder(self.tasks, rows=self.rows)
+        self.seconds.compile = self.decoder.compile_seconds
+        growing = self.decoder.decode(self.tasks, self.engine.pair.tokenizer)
+        try:
+            self._follow(growing, show if show_numbers is None else None)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            growing.close()
+            for result in self.results:
+                if result.finish_reason in (None, "cancelled"):
+                    result.finish_reason = "interrupted"
+        if show_numbers is None:
+            # After an interrupt some of the text may not have been shown.
+            show(shown(self.results[0])[self._shown :] + "\n")
+        else:
+            for number, (task, result) in enumerate(
+                zip(self.tasks, self.results, strict=True), show_numbers + 1
+            ):
+                show(f"--- {number}: {task.name}\n{shown(result)}\n")
+        self._report()
+
+    def _follow(self, growing: Generator[list[Generation]], show: Callable[[str], object] | None) -> None:
+        began = time.perf_counter()
+        for step, results in enumerate(growing):
+            now = time.perf_counter()
+            self.results = results
+            if step:
+                self.seconds.decode = now - began
+            else:
+                self.seconds.prefill, began = now - began, now
+            if show is not None:
+                text = shown(results[0])
+                show(text[self._shown :])
+                self._shown = len(text)
+
+    def _report(self) -> None:
+        assert self.decoder is not None
+        say(summary(self.results, self.seconds, self.decoder.kernels))
+        for result in self.results:
+            lengths = result.acceptance_lengths
+            if self.decoder.method.budget and len(lengths) >= SUSPICIOUS_ROUNDS and max(lengths) == 1:
+                say("warning: no drafted token was accepted; the drafter does not seem to fit this target")
+            if result.error:
+                say(f"error: {result.error}")
+        if self.flags.stats and not self.interrupted:
+            found = statistics.acceptance(self.results)
+            stages = statistics.stage_times(self.decoder, self.tasks[0])
+            self.stats = statistics.as_json(found, stages)
+            for line in statistics.as_text(found, stages):
+                say(line)
+        if self.flags.verify and not self.interrupted:
+            self.checks = self.engine.verify(self.tasks, self.results, rows=self.rows)
+            for task, check in zip(self.tasks, self.checks, strict=True):
+                dtype = self.engine.pair.dtype
+                say(f"verify{f' {task.name}' if len(self.tasks) > 1 else ''}: {check.verdict(dtype)}")
+                if not check.equal:
+                    say(f"reproduce: {reproduce(self.flags, self.engine, task, check)}")
+
+    @property
+    def status(self) -> int:
+        """The exit status that this batch asks for."""
+        dtype = self.engine.pair.dtype
+        unequal = [check for check in self.checks if check.equal is False]
+        excused = dtype != "float32" and all(check.is_tie(dtype) for check in unequal)
+        failed = any(result.error for result in self.results) or (unequal and not excused)
+        return 130 if self.interrupted else 1 if failed else 0
+
+    def records(self) -> list[dict[str, Any]]:
+        """What --json holds of each task."""
+        assert self.decoder is not None
         tree = self.flags.method == "tree"
-        record = {
-            "prompt_ids": self.prompt,
-            "output_ids": result.output_ids,
-            "text": tokenizer.decode(result.output_ids) if tokenizer else None,
-            "finish_reason": result.finish_reason,
-            "method": self.flags.method,
-            "budget": self.budget if tree else None,
-            "topk": self.flags.topk,
-            "acceptance_lengths": result.acceptance_lengths,
-            "committed_per_round": result.committed_per_round,
-            "seconds": seconds,
-            "tokens_per_second": tokens_per_second(result, seconds),
-            "device": device(),
-            "dtype": self.pair.dtype,
-            "kernels": decoder.kernels,
-            "exact": asdict(checked),
-        }
-        return record | ({"trace": result.trace} if self.flags.trace else {})
+        records = []
+        for task, result, check in zip(self.tasks, self.results, self.checks, strict=True):
+            record = {
+                "prompt_ids": list(task.prompt),
+                "output_ids": result.output_ids,
+                "text": result.text,
+                "finish_reason": result.finish_reason,
+                "error": result.error,
+                "usage": {"prompt_tokens": len(task.prompt), "completion_tokens": len(result.output_ids)},
+                "method": self.flags.method,
+                "budget": (self.decoder.method.budget if task.budget is None else task.budget)
+                if tree
+                else None,
+                "topk": task.topk,
+                "policy": asdict(task.policy) or {"temperature": 0.0},
+                "acceptance_lengths": result.acceptance_lengths,
+                "committed_per_round": result.committed_per_round,
+                "seconds": asdict(self.seconds),
+                "tokens_per_second": tokens_per_second([result], self.seconds),
+                "device": device(),
+                "dtype": self.engine.pair.dtype,
+                "kernels": self.decoder.kernels,
+                "exact": asdict(check),
+            }
+            if self.flags.logprobs is not None:
+                record |= {"logprobs": result.logprobs, "top_logprobs": result.top_logprobs}
+            record |= {"trace": result.trace} if self.flags.trace else {}
+            record |= {"stats": self.stats} if self.flags.stats else {}
+            records.append(record)
+        return records
 
 
-def stream(
-    growing: Iterator[Generation], tokenizer: Tokenizer | None, out: Any, seconds: dict[str, float]
-) -> Generation:
-    """Print text as it comes and put the prefill's and the rounds' seconds into ``seconds``.
-
-    Without a tokenizer, ids are printed. After an interrupt the result holds what had come, and its
-    finish_reason is "interrupted".
-    """
-    text = None if tokenizer is None else TextStream(tokenizer)
-    result, shown = Generation(), 0
-    seconds |= {"prefill": 0.0, "decode": 0.0}
-
-    def show(new: list[int]) -> None:
-        words = text.push(new) if text else "".join(f"{token} " for token in new)
-        print(words, end="", file=out, flush=True)
-
-    stage, began = "prefill", time.perf_counter()
-    try:
-        for result in growing:
-            seconds[stage] = time.perf_counter() - began
-            if stage == "prefill":
-                stage, began = "decode", time.perf_counter()
-            show(result.output_ids[shown:])
-            shown = len(result.output_ids)
-    except KeyboardInterrupt:
-        # It may have come after ids were added and before they were shown.
-        seconds[stage] = time.perf_counter() - began
-        result.finish_reason = "interrupted"
-        show(result.output_ids[shown:])
-    print(text.flush() if text else "", file=out, flush=True)
-    return result
+def shown(result: Generation) -> str:
+    """A result as text, or its ids where there is no tokenizer."""
+    return "".join(f"{token} " for token in result.output_ids) if result.text is None else result.text
 
 
-def tokens_per_second(result: Generation, seconds: dict[str, float]) -> float | None:
-    """Tokens that rounds emitted (all but the prefill's) over the rounds' seconds; None without rounds."""
-    return (len(result.output_ids) - 1) / seconds["decode"] if result.acceptance_lengths else None
+def tokens_per_second(results: Sequence[Generation], seconds: Seconds) -> float | None:
+    """Tokens that rounds emitted (all but the prefills') over the rounds' seconds; None without rounds."""
+    ran = [result for result in results if result.acceptance_lengths]
+    return sum(len(result.output_ids) - 1 for result in ran) / seconds.decode if ran else None
 
 
-def summary(result: Generation, seconds: dict[str, float], kernels: dict[str, str]) -> str:
+def summary(results: Sequence[Generation], seconds: Seconds, kernels: dict[str, str]) -> str:
     """One line: what was done, how fast, on what."""
-    rounds = len(result.acceptance_lengths)
-    speed = tokens_per_second(result, seconds)
-    parts = [f"{len(result.output_ids)} tokens ({result.finish_reason}), {rounds} rounds"]
-    if result.committed_per_round is not None and speed is not None:
-        parts += [f"{result.committed_per_round:.2f} committed tokens a round", f"{speed:.1f} tokens/s"]
-    parts += [f"compile {seconds['compile']:.1f} s", device()]
+    lengths = [length for result in results for length in result.acceptance_lengths]
+    reasons = sorted({str(result.finish_reason) for result in results})
+    speed = tokens_per_second(results, seconds)
+    texts = f"{len(results)} texts, " if len(results) > 1 else ""
+    tokens = sum(len(result.output_ids) for result in results)
+    parts = [f"{texts}{tokens} tokens ({', '.join(reasons)}), {len(lengths)} rounds"]
+    if lengths and speed is not None:
+        parts += [f"{sum(lengths) / len(lengths):.2f} committed tokens a round", f"{speed:.1f} tokens/s"]
+    parts += [f"compile {seconds.compile:.1f} s", device()]
     parts += [", ".join(f"{operation}: {name}" for operation, name in sorted(kernels.items()))]
     return f"[{' | '.join(parts)}]"
+
+
+def reproduce(flags: argparse.Namespace, engine: Engine, task: Task, check: Exactness) -> str:
+    """A command that shows the plain token at the first divergence."""
+    words = ["python", "-m", "jddtree.generate", "--method", "ar", "--dtype", engine.pair.dtype]
+    words += ["--target", str(flags.target)] if flags.target else []
+    words += ["--prompt-ids", json.dumps(list(task.prompt))]
+    words += ["--stop-ids", json.dumps(list(task.stop_ids)), "--ignore-eos"]
+    for name, value in asdict(task.policy).items():
+        words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
+    words += ["--max-new-tokens", str((check.first_divergence or 0) + 1), "--json", "-"]
+    return shlex.join(words)
 
 
 def device() -> str:
     """The accelerator's own name."""
     return jax.devices()[0].device_kind
-
-
-def read_ids(value: str, flag: str) -> list[int]:
-    """Token ids from a JSON list, or from the file that @FILE names. Raises InputError."""
-    try:
-        ids = json.loads(Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value)
-    except OSError as error:
-        raise InputError(f"{flag}: {value[1:]} cannot be read: {error.strerror}") from None
-    except ValueError:
-        ids = None
-    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-        raise InputError(f"{flag} must be a JSON list of token ids such as '[1, 2]', or @FILE")
-    return ids
 
 
 def json_writer(destination: str | None) -> Callable[[dict[str, Any]], None]:
@@ -318,20 +280,14 @@ def json_writer(destination: str | None) -> Callable[[dict[str, Any]], None]:
     if destination == "-":
         return lambda record: print(json.dumps(record))
     path = Path(destination)
-    try:
-        path.open("a").close()  # touch would pass on a folder
-    except OSError as error:
-        raise InputError(f"--json: {path} cannot be written: {error.strerror}") from None
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+        raise InputError(f"--json: {path} cannot be written")
 
     def write(record: dict[str, Any]) -> None:
         path.write_text(json.dumps(record) + "\n", encoding="utf-8")
 
     return write
-
-
-def say(line: str) -> None:
-    """A line for the user, apart from the text."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

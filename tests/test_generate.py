@@ -5,16 +5,20 @@ import shlex
 import shutil
 
 import jax
+import numpy as np
 import pytest
 import tokenizers
 from jax.experimental.compilation_cache import compilation_cache
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-import jddtree.generate
-from jddtree.decoder import Decoder, Generation
+import jddtree.engine
+from jddtree.decoder import Decoder
+from jddtree.engine import DEFAULT_BUDGET, Engine
 from jddtree.exactness import Exactness
-from jddtree.generate import device, main, parse, summary
+from jddtree.finish import Generation
+from jddtree.flags import parse
+from jddtree.generate import Seconds, device, main, summary
 from tests import tiny
 
 TARGET, DRAFTER = tiny.TRAINED / "target", tiny.TRAINED / "drafter"
@@ -101,7 +105,7 @@ def refused(result: tuple[int, str, list[str]]) -> str:
         (["hi", "--target", "/nowhere", "--drafter", str(DRAFTER)], "/nowhere does not exist"),
         (["hi", "--target", str(DRAFTER), "--method", "ar"], "not a target: pass it as --drafter"),
         (["hi", "--target", str(TARGET), "--drafter", str(TARGET)], "no DFlash drafter"),
-        (["hi", *PAIR], "has no tokenizer: pass --prompt-ids instead of text"),
+        (["hi", *PAIR], "has no tokenizer: give token ids instead of text"),
         ([*PAIR, "--prompt-ids", "[1,"], "--prompt-ids must be a JSON list"),
         ([*PAIR, "--prompt-ids", '{"a": 1}'], "--prompt-ids must be a JSON list"),
         ([*PAIR, "--prompt-ids", "[1, 2.5]"], "--prompt-ids must be a JSON list"),
@@ -110,15 +114,38 @@ def refused(result: tuple[int, str, list[str]]) -> str:
         ([*PAIR, "--prompt-ids", "[]"], "the prompt is empty"),
         ([*PAIR, "--prompt-ids", "[1, 160]"], "token id 160 is outside the vocabulary, 0 to 159"),
         ([*PAIR, "--prompt-ids", "[-1]"], "token id -1 is outside the vocabulary"),
-        ([*PAIR, "--prompt-ids", "[1, 2, 3]", "--max-context", "3"], "the context of 3 leaves no room"),
-        ([*PAIR, "--prompt-ids", json.dumps([1] * 512)], "the context of 512 leaves no room"),
+        ([*PAIR, "--prompt-ids", "[1, 2, 3]", "--max-context", "3"], "a context of 3 leaves no room"),
+        ([*PAIR, "--prompt-ids", json.dumps([1] * 512)], "a context of 512 leaves no room"),
         ([*PAIR, "--prompt-ids", "[1]", "--stop-ids", "7"], "--stop-ids must be a JSON list"),
+        (["hi", "--prompts", "f"], "give one prompt"),
+        (["hi", "--rows", "4"], "--rows is for many prompts"),
+        (["hi", "--n", "0"], "--n must be 1 or more"),
+        ([*PAIR, *PROMPT, "--n", "2"], "at temperature 0 all 2 samples would be the same"),
+        (["hi", "--logprobs", "0"], "--logprobs goes into the JSON: add --json"),
+        ([*PAIR, *PROMPT, "--json", "-", "--logprobs", "161"], "of 0 to 160 tokens, not 161"),
+        (["hi", "--raw", "--chat"], "--raw goes around the chat template"),
+        (["--messages", "f", "--raw"], "--raw goes around the chat template"),
+        (["hi", "--specials"], "--specials is for --raw text"),
+        (["hi", "--temperature", "-1"], "temperature must be a finite number, 0 or more"),
+        (["hi", "--top-p", "0.5"], "top-k, top-p and min-p need a temperature above 0"),
+        (["hi", "--temperature", "1", "--top-p", "0"], "top-p must be above 0"),
+        (["hi", "--temperature", "1", "--rule", "target-only", "--verify"], "--verify cannot compare"),
+        ([*PAIR, *PROMPT, "--chat"], "has no chat template"),
+        ([*PAIR, *PROMPT, "--stop", "x"], "stop strings need a tokenizer"),
+        (["--messages", "/nowhere"], "/nowhere cannot be read"),
+        (["--prompts", "/nowhere"], "/nowhere cannot be read"),
         ([*PAIR, *PROMPT, "--json", "/nowhere/a.json"], "--json: /nowhere/a.json cannot be written"),
         ([*PAIR, *PROMPT, "--json", "/"], "--json: / cannot be written"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(call, words, reason):
     assert reason in refused(call(*words))
+
+
+def test_a_line_that_cannot_be_verified_is_refused_before_anything_is_decoded(call, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt_ids": [1]}\n{"prompt_ids": [1], "temperature": 1}')
+    words = [*PAIR, "--prompts", str(tmp_path / "prompts.jsonl"), "--rule", "target-only", "--verify"]
+    assert "--verify cannot compare" in refused(call(*words))
 
 
 def test_a_truncated_weight_file_is_bad_input(call, tmp_path):
@@ -145,6 +172,9 @@ def test_a_tree_verified_and_traced_with_the_json_alone_on_standard_output(call)
         "output_ids": OUTPUT,
         "text": None,
         "finish_reason": "length",
+        "error": None,
+        "usage": {"prompt_tokens": len(IDS), "completion_tokens": 48},
+        "policy": {"temperature": 0.0},
         "method": "tree",
         "budget": 7,
         "topk": None,
@@ -215,23 +245,136 @@ def test_stop_ids_come_from_the_flag_and_the_folder(call, tmp_path):
     assert both["output_ids"] == stopped
 
 
-def test_text_goes_through_the_template_and_streams_as_it_decodes(call, tmp_path):
-    folder = tmp_path / "target"
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory) -> list[str]:
+    """Plain decoding of the target with a tokenizer of words and a template."""
+    folder = tmp_path_factory.mktemp("chatty") / "target"
     shutil.copytree(TARGET, folder)
     words = tokenizers.Tokenizer(WordLevel({f"w{token}": token for token in range(160)}, unk_token="w0"))
     words.pre_tokenizer = WhitespaceSplit()
     words.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(
-        "w1 {{ messages[0].content }}{% if thinking %} w9{% endif %} w2"
+        "w1 {% for m in messages %}{{ m.content }} {% endfor %}{% if thinking %}w9 {% endif %}w2"
     )
-    base = ["--target", str(folder), "--method", "ar", "--max-new-tokens", "12"]
-    status, out, _ = call(*base, "w5 w7", "--json", str(tmp_path / "out.json"))
+    return ["--target", str(folder), "--method", "ar", "--max-new-tokens", "12"]
+
+
+def test_text_goes_through_the_template_and_streams_as_it_decodes(call, chatty, tmp_path):
+    status, out, _ = call(*chatty, "w5 w7", "--json", str(tmp_path / "out.json"))
     record = json.loads((tmp_path / "out.json").read_text())
     assert (status, record["prompt_ids"]) == (0, [1, 5, 7, 2])
     assert record["text"] == " ".join(f"w{token}" for token in record["output_ids"])
     assert out == record["text"] + "\n"
-    for more, ids in ((["--thinking", "on"], [1, 5, 7, 9, 2]), (["--raw"], [5, 7])):
-        assert json.loads(call(*base, "w5 w7", *more, "--json", "-")[1])["prompt_ids"] == ids
+    chat = [{"role": "user", "content": "w5"}, {"role": "assistant", "content": "w8 w3"}]
+    (tmp_path / "chat.json").write_text(json.dumps(chat))
+    for words, ids in (
+        (["w5 w7", "--thinking", "on"], [1, 5, 7, 9, 2]),
+        (["w5 w7", "--raw"], [5, 7]),
+        (["w5 w7", "--chat"], [1, 5, 7, 2]),
+        (["--messages", str(tmp_path / "chat.json")], [1, 5, 8, 3, 2]),
+        (["--messages", str(tmp_path / "chat.json"), "--thinking", "on"], [1, 5, 8, 3, 9, 2]),
+    ):
+        assert json.loads(call(*chatty, *words, "--json", "-")[1])["prompt_ids"] == ids
+
+
+def test_a_stop_string_ends_the_text_and_what_is_shown(call, chatty):
+    _, out, _ = call(*chatty, "w5 w7", "--json", "-")
+    whole = json.loads(out)
+    cut = f" w{whole['output_ids'][3]}"
+    assert whole["text"].count(cut) == 1
+    _, out, lines = call(*chatty, "w5 w7", "--stop", "never", "--stop", cut, "--verify", "--json", "-")
+    record = json.loads(out)
+    assert record["output_ids"] == whole["output_ids"][:4]
+    assert record["text"] == lines[0] == whole["text"][: whole["text"].index(cut)]
+    assert (record["finish_reason"], record["usage"]["completion_tokens"]) == ("stop", 4)
+    assert record["exact"]["equal"]
+
+
+def test_many_prompts_with_wishes_of_their_own(call, chatty, tmp_path):
+    """Three kinds of prompts in two batches, the second with an empty row."""
+    (tmp_path / "prompts.jsonl").write_text(
+        '{"prompt": "w5 w7", "max_new_tokens": 3}\n\n'
+        '{"prompt_ids": [5, 7], "temperature": 2, "seed": 4, "n": 2, "max_new_tokens": 4}\n'
+        '{"messages": [{"role": "user", "content": "w5"}]}\n'
+        '{"prompt": "w5 w7", "raw": true, "temperature": 2, "seed": 5, "max_new_tokens": 4}\n'
+    )
+    words = [
+        "--prompts",
+        str(tmp_path / "prompts.jsonl"),
+        "--rows",
+        "3",
+        "--json",
+        str(tmp_path / "out.json"),
+    ]
+    status, out, lines = call(*chatty, *words, "--verify")
+    outputs = json.loads((tmp_path / "out.json").read_text())["outputs"]
+    assert status == 0
+    assert [o["prompt_ids"] for o in outputs] == [[1, 5, 7, 2], [5, 7], [5, 7], [1, 5, 2], [5, 7]]
+    assert [o["usage"]["completion_tokens"] for o in outputs] == [3, 4, 4, 12, 4]
+    assert [o["policy"].get("seed") for o in outputs] == [None, 4, 5, None, 5]
+    assert outputs[2]["output_ids"] == outputs[4]["output_ids"] != outputs[1]["output_ids"]
+    assert all(o["exact"]["equal"] and o["finish_reason"] == "length" for o in outputs)
+    core = {"prompt_ids", "output_ids", "text", "finish_reason", "acceptance_lengths", "committed_per_round"}
+    core |= {"method", "budget", "topk", "seconds", "tokens_per_second", "device", "dtype", "kernels"}
+    assert all(core <= set(o) for o in outputs)
+    # Texts come under numbers that go on from batch to batch, with the place of their prompts.
+    file = tmp_path / "prompts.jsonl"
+    heads = [line for line in out.splitlines() if line.startswith("---")]
+    assert heads == [
+        f"--- {n}: {file}, line {line}" for n, line in zip(range(1, 6), (1, 3, 3, 4, 5), strict=True)
+    ]
+    assert [text in out for text in (o["text"] for o in outputs)] == [True] * 5
+    assert sum("texts, " in line for line in lines) == 2
+
+
+def test_samples_with_log_probabilities_equal_plain_samples(call):
+    words = [*PAIR, *PROMPT[:2], "--max-new-tokens", "20", "--budget", "7", "--json", "-"]
+    words += ["--temperature", "0.9", "--top-p", "0.95", "--seed", "3", "--n", "2"]
+    status, out, lines = call(*words, "--verify", "--logprobs", "2", "--stats")
+    first, second = json.loads(out)["outputs"]
+    assert status == 0
+    assert [first["policy"], second["policy"]] == [
+        {"temperature": 0.9, "top_k": None, "top_p": 0.95, "min_p": 0.0, "seed": seed} for seed in (3, 4)
+    ]
+    assert first["output_ids"] != second["output_ids"]
+    assert sum(line.endswith(": equal to plain decoding") for line in lines) == 2
+    for record in (first, second):
+        assert record["exact"]["equal"]
+        assert len(record["logprobs"]) == len(record["top_logprobs"]) == 20
+        assert {len(likeliest) for likeliest in record["top_logprobs"]} == {2}
+        assert min(record["logprobs"]) < 0
+        # The statistics are the batch's, printed and in the JSON.
+        stats = record["stats"]
+        assert list(stats["stage_ms"]) == ["draft", "build", "verify", "accept", "commit"]
+        assert stats["acceptance"]["rounds"] == sum(len(r["acceptance_lengths"]) for r in (first, second))
+    assert any(
+        line.startswith(f"rounds {stats['acceptance']['rounds']}, committed a round") for line in lines
+    )
+    assert any(line.startswith("stages run apart, ms: draft") for line in lines)
+
+
+def test_a_row_whose_logits_are_not_finite_is_named_and_is_status_1(call, tmp_path, monkeypatch):
+    bad = IDS[0]
+    real = Engine.load
+
+    def load(*folders, **wishes):
+        engine = real(*folders, **wishes)
+        weight = engine.pair.target.embed_tokens.weight
+        weight.set_value(weight[...].at[bad].set(np.nan))
+        return engine
+
+    monkeypatch.setattr(Engine, "load", load)
+    good = next([token, token] for token in range(160) if token != bad)
+    prompts = [{"prompt_ids": good}, {"prompt_ids": [*good, bad]}]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    words = ["--prompts", str(tmp_path / "prompts.jsonl"), "--max-new-tokens", "2", "--json", "-"]
+    status, out, lines = call(*PLAIN, *words)
+    fine, failed = json.loads(out)["outputs"]
+    assert status == 1
+    assert (len(fine["output_ids"]), fine["finish_reason"], fine["error"]) == (2, "length", None)
+    line = f"{tmp_path / 'prompts.jsonl'}, line 2: the target's logits for position 3 are not finite"
+    assert (failed["output_ids"], failed["finish_reason"], failed["error"]) == ([], "error", line)
+    assert f"error: {line}" in lines
 
 
 @pytest.fixture
@@ -269,7 +412,7 @@ def test_a_difference_is_shown_with_its_gap_and_a_command(call, plain_decoding_e
 @pytest.mark.parametrize(("dtype", "gap", "status"), [("float32", 5e-5, 1), ("bfloat16", 0.1, 0)])
 def test_only_a_near_tie_in_bfloat16_is_excused(call, monkeypatch, dtype, gap, status):
     found = Exactness(checked=True, equal=False, first_divergence=1, gap=gap)
-    monkeypatch.setattr(jddtree.generate, "compare", lambda *outputs: found)
+    monkeypatch.setattr(jddtree.engine, "compare", lambda *outputs: found)
     words = ["--prompt-ids", "[1, 2]", "--max-new-tokens", "2", "--dtype", dtype, "--verify"]
     result, _, lines = call(*PLAIN, *words)
     assert result == status
@@ -300,16 +443,17 @@ def test_an_interrupt_before_the_first_token_is_one_line(call, monkeypatch):
     def load_pair(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(jddtree.generate, "load_pair", load_pair)
+    monkeypatch.setattr(jddtree.engine, "load_pair", load_pair)
     assert call(*PLAIN, *PROMPT) == (130, "", ["interrupted before the first token"])
 
 
 def test_a_summary_without_rounds_has_no_rates():
-    line = summary(Generation([1], [0.5], finish_reason="stop"), {"compile": 2.0}, {"a": "xla"})
+    row = Generation([1], margins=[0.5], finish_reason="stop")
+    line = summary([row], Seconds(load=1.0, compile=2.0), {"a": "xla"})
     assert line == f"[1 tokens (stop), 0 rounds | compile 2.0 s | {device()} | a: xla]"
 
 
 def test_defaults_are_a_tree_of_sixteen_on_the_bundled_pair():
     flags = parse(["hi"])
     assert (flags.method, flags.target, flags.drafter, flags.budget) == ("tree", None, None, None)
-    assert (jddtree.generate.DEFAULT_BUDGET, flags.max_new_tokens, flags.thinking) == (16, 256, "off")
+    assert (DEFAULT_BUDGET, flags.max_new_tokens, flags.thinking) == (16, 256, "off")
