@@ -1,38 +1,74 @@
-"""``python -m jddtree.compare goldens DIR``: run reference data through the shipped code."""
+"""``python -m jddtree.compare``: the shipped code against reference data and exact distributions."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from jddtree.compare import goldens
-from jddtree.errors import InputError
+from jddtree.accept import RULES
+from jddtree.command import Parser, exit_status
+from jddtree.compare import goldens, sampling
+from jddtree.engine import DEFAULT_BUDGET, METHODS
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line. argparse exits with status 2 on a bad one."""
-    parser = argparse.ArgumentParser(prog="python -m jddtree.compare", description=__doc__)
+    """The command line. Raises InputError."""
+    parser = Parser(prog="python -m jddtree.compare", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser(
-        "goldens",
-        help="reference data through the shipped code, in float32",
-        description="Run every category found under DIR and print a table. Exit status: 0 all passed, "
-        "1 a case failed or a category that is present ran no case, 2 DIR cannot be used.",
+    _add_goldens(
+        commands.add_parser(
+            "goldens",
+            help="reference data through the shipped code, in float32",
+            description="Run every category found under DIR and print a table. Exit status: 0 all passed, "
+            "1 a case failed or a category that is present ran no case, 2 DIR cannot be used.",
+        )
     )
-    command.add_argument("dir", metavar="DIR", type=Path, help="a folder laid out like tests/data/goldens")
-    command.add_argument(
-        "--json", metavar="FILE", help="also write the table as JSON; - means standard output"
+    _add_sampling(
+        commands.add_parser(
+            "sampling",
+            help="drawn texts against the target's exact distribution",
+            description="Work out the exact distribution of the first L tokens after a prompt, draw texts "
+            "with the decoder, and test them with chi-square, in float32. Every possible prefix is run, so "
+            "this is for small vocabularies, or for few tokens. Nothing ends a text before its L tokens. "
+            f"Exit status: 0 passed, 1 a p-value under {sampling.FAILS_BELOW:g}, 2 bad input.",
+        )
     )
     return parser.parse_args(arguments)
 
 
+def _add_goldens(command: argparse.ArgumentParser) -> None:
+    command.add_argument("dir", metavar="DIR", type=Path, help="a folder laid out like tests/data/goldens")
+    command.add_argument(
+        "--json", metavar="FILE", help="also write the table as JSON; - means standard output"
+    )
+
+
+def _add_sampling(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--target", type=Path, metavar="DIR", required=True, help="target folder, published or Orbax")
+    add("--drafter", type=Path, metavar="DIR", help="DFlash drafter folder; --method ar needs none")
+    add("--prompt-ids", metavar="IDS", required=True, help="token ids as a JSON list, or @FILE")
+    add("--draws", type=int, default=20_000, metavar="N", help="texts to draw (default 20000)")
+    add("--length", type=int, default=2, metavar="L", help="tokens of a text (default 2)")
+    add("--temperature", type=float, default=1.0, metavar="T", help="default 1")
+    add("--top-k", type=int, metavar="K", help="sample among the K likeliest tokens")
+    add("--top-p", type=float, default=1.0, metavar="P", help="sample among the likeliest that make up P")
+    add("--min-p", type=float, default=0.0, metavar="P", help="cut tokens under P times the likeliest")
+    add("--method", choices=METHODS, default="tree", help="default tree")
+    add("--budget", type=int, metavar="N", help=f"nodes of a tree (default {DEFAULT_BUDGET})")
+    add("--rule", choices=RULES, default="follow", help="how rows walk the tree (default follow)")
+    add("--seed", type=int, default=0, metavar="N", help="of the first text; the next has N + 1 (default 0)")
+    add("--rows", type=int, default=256, metavar="B", help="texts drawn at a time (default 256)")
+    add("--json", metavar="FILE", help="also write the result as JSON; - means standard output alone")
+
+
 def main(arguments: list[str]) -> int:
     """Run the command and return its exit status."""
-    options = parse(arguments)
-    try:
-        return goldens.main(options.dir, options.json)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+
+    def job() -> int:
+        flags = parse(arguments)
+        return goldens.main(flags.dir, flags.json) if flags.command == "goldens" else sampling.main(flags)
+
+    return exit_status(job, "interrupted")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ from jddtree.accept import follow
 from jddtree.cache import append, commit
 from jddtree.compare.checks import Case, Cases
 from jddtree.compare.weights import FLOAT32, reference_pair
-from jddtree.decode import Method
-from jddtree.decoder import Decoder, Generation
+from jddtree.decoder import Decoder, Task
+from jddtree.finish import Generation
 from jddtree.load import Pair
 from jddtree.models.dflash import DFlash
 from jddtree.models.target import Cache, Target
+from jddtree.state import Method
 from jddtree.tree import Tree, build, spine
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask
 
@@ -27,10 +28,10 @@ Run = Mapping[str, Any]
 LIMIT = 2e-4
 """Absolute, float32: logits, features and drafter outputs of a traced round."""
 
-NEAR_TIES = 1
+NEAR_TIES = 1.0
 """Rounds of a run whose tree may differ from the reference's, by a near tie of scores."""
 
-SWAPPED = 2
+SWAPPED = 2.0
 """Prefixes by which such a tree may differ: a near tie puts one in and one out."""
 
 DRAFT_INPUTS = ("target_hidden", "noise_embedding", "draft_position_ids")
@@ -52,10 +53,13 @@ def generations(folder: Path) -> Cases:
     for run in facts["runs"]:
 
         def body(case: Case, run: Run = run) -> None:
-            prompt = facts["prompts"][run["prompt_index"]]
+            task = Task(
+                facts["prompts"][run["prompt_index"]],
+                max_new=run["max_new_tokens"],
+                stop_ids=run["stop_token_ids"] or (),
+            )
             method = _method(run["method"], run.get("budget"), facts["block_size"])
-            stop_ids = run["stop_token_ids"] or ()
-            *_, rows = decoder(method).decode([prompt], max_new=run["max_new_tokens"], stop_ids=stop_ids)
+            *_, rows = decoder(method).decode([task])
             _check_run(case, rows[0], run)
 
         budget = "" if run.get("budget") is None else f" {run['budget']}"
@@ -111,8 +115,8 @@ def comparable_rounds(run: Run) -> tuple[int, bool]:
 
 def _check_trees(case: Case, distances: Sequence[float]) -> None:
     """Trees equal the reference's node for node; in one round of a run, near ties may change one node."""
-    case.close("trees, rounds that differ", sum(distance > 0 for distance in distances), 0, NEAR_TIES)
-    case.close("trees, prefixes that differ", max(distances, default=0), 0, SWAPPED)
+    case.close("trees, rounds that differ", sum(distance > 0 for distance in distances), 0, float(NEAR_TIES))
+    case.close("trees, prefixes that differ", max(distances, default=0), 0, float(SWAPPED))
 
 
 def _tree_distance(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
@@ -130,7 +134,8 @@ def _distance(actual: Sequence[tuple[int, ...]], expected: Sequence[tuple[int, .
     """
     if len(actual) != len(expected):
         return np.inf
-    return len(set(actual) ^ set(expected)) or float(list(actual) != list(expected))
+    swapped = len(set(actual) ^ set(expected))
+    return float(swapped or list(actual) != list(expected))
 
 
 def _prefixes(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
@@ -246,5 +251,9 @@ def _own_tree(logits: np.ndarray, anchor: jax.Array, budget: int) -> Tree:
     depth = jnp.array([logits.shape[1]], jnp.int32)
     if budget < 0:
         return spine(jnp.asarray(logits), anchor, depth_limit=depth)
-    topk = jnp.array([logits.shape[2]], jnp.int32)
-    return _build(logits, anchor, budget=budget, topk=topk, depth_limit=depth)
+    limits = {
+        "row_budget": jnp.array([budget], jnp.int32),
+        "topk": jnp.array([logits.shape[2]], jnp.int32),
+        "depth_limit": depth,
+    }
+    return _build(logits, anchor, budget=budget, **limits)

@@ -68,9 +68,11 @@ def _from_top(case: Case, golden: Golden) -> None:
 
 
 @partial(jax.jit, static_argnames="budget")
-def _build_with_views(tokens, log_probs, anchor, *, budget: int, topk, depth_limit):
+def _build_with_views(tokens, log_probs, anchor, *, budget: int, row_budget, topk, depth_limit):
     """The tree, who sees whom as bool [1, N, N], and the two links a slot; one program a case."""
-    tree = build_from_top(tokens, log_probs, anchor, budget=budget, topk=topk, depth_limit=depth_limit)
+    tree = build_from_top(
+        tokens, log_probs, anchor, budget=budget, row_budget=row_budget, topk=topk, depth_limit=depth_limit
+    )
     return tree, unpack_mask(tree.ancestors, budget + 1), first_child_next_sibling(tree.parents)
 
 
@@ -104,8 +106,10 @@ def _from_logits(case: Case, golden: Golden, facts: Mapping[str, Any]) -> None:
 def _inputs(golden: Golden) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The anchor, and limits that limit nothing."""
     depth, vocabulary = golden["logits"].shape
-    limits = {"topk": np.array([vocabulary], np.int32), "depth_limit": np.array([depth], np.int32)}
-    return golden["root_token_id"].reshape(1), limits
+    limits = {"row_budget": int(golden["budget"]), "topk": vocabulary, "depth_limit": depth}
+    return golden["root_token_id"].reshape(1), {
+        name: np.array([limit], np.int32) for name, limit in limits.items()
+    }
 
 
 def _scores(logits: np.ndarray, tokens: np.ndarray, parents: np.ndarray, depths: np.ndarray) -> np.ndarray:
