@@ -20,10 +20,11 @@ from rich.progress import track
 from rich.table import Table
 
 from jddtree.chat import encode_chat, load_template
-from jddtree.decode import Method
-from jddtree.decoder import Decoder, Generation, slots_for
+from jddtree.decoder import Decoder, Task, slots_for
 from jddtree.exactness import TIE_LIMITS, Exactness, compare
+from jddtree.finish import Generation
 from jddtree.load import Pair, bundled_pair, load_pair
+from jddtree.state import Method
 from jddtree.tokenizer import stop_ids
 
 PROMPTS = Path(__file__).parent / "pair" / "prompts.json"
@@ -57,9 +58,9 @@ def prompts_of(pair: Pair, count: int) -> list[list[int]]:
     ]
 
 
-def timed(decoder: Decoder, prompt: list[int], wishes: dict) -> tuple[Generation, float]:
+def timed(decoder: Decoder, task: Task) -> tuple[Generation, float]:
     """Decode once; the seconds of the rounds."""
-    growing = decoder.decode([prompt], **wishes)
+    growing = decoder.decode([task])
     rows = next(growing)
     began = time.perf_counter()
     for rows in growing:  # noqa: B007
@@ -81,10 +82,8 @@ def main() -> None:
         jax.config.update("jax_default_matmul_precision", "highest")
     prompts = prompts_of(pair, flags.prompts)
     checkpoint = pair.checkpoint
-    wishes = {
-        "max_new": flags.max_new_tokens,
-        "stop_ids": stop_ids(checkpoint.config, checkpoint.generation_config, pair.tokenizer),
-    }
+    stops = stop_ids(checkpoint.config, checkpoint.generation_config, pair.tokenizer)
+    tasks = [Task(prompt, max_new=flags.max_new_tokens, stop_ids=stops) for prompt in prompts]
     methods = {"ar": Method.plain(), "chain": Method.chain(pair.block_size)}
     methods |= {f"tree({budget})": Method.tree(pair.block_size, budget) for budget in flags.budgets}
     slots = slots_for(max(map(len, prompts)) + flags.max_new_tokens)
@@ -93,13 +92,13 @@ def main() -> None:
         decoders[name] = Decoder(
             pair.target, pair.drafter, method, rows=1, slots=slots, dtype=jnp.dtype(pair.dtype)
         )
-        decoders[name].compile_for(prompts)
-    plain = [timed(decoders["ar"], prompt, wishes)[0] for prompt in prompts]
+        decoders[name].compile_for(tasks)
+    plain = [timed(decoders["ar"], task)[0] for task in tasks]
     times: dict[str, list[float]] = {name: [] for name in methods}
     results: dict[str, list[Generation]] = {}
     for repetition in track(range(flags.repetitions + 1), "decoding"):
         for name, decoder in decoders.items():
-            runs = [timed(decoder, prompt, wishes) for prompt in prompts]
+            runs = [timed(decoder, task) for task in tasks]
             results[name] = [generation for generation, _ in runs]
             if repetition:  # the first is a warm-up
                 times[name].append(sum(seconds for _, seconds in runs))

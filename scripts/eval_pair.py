@@ -20,11 +20,12 @@ from rich.progress import track
 from rich.table import Table
 
 from jddtree.chat import encode_chat, load_template
-from jddtree.decode import Method
-from jddtree.decoder import Decoder, Generation, slots_for
+from jddtree.decoder import Decoder, Task, slots_for
 from jddtree.errors import InputError
 from jddtree.exactness import compare
+from jddtree.finish import Generation
 from jddtree.load import Pair, bundled_pair, load_pair
+from jddtree.state import Method
 from jddtree.tokenizer import stop_ids
 from scripts.pair.command import run
 from scripts.pair.distinct import distinct_share
@@ -106,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
         decoder = Decoder(pair.target, pair.drafter, method, rows=1, slots=slots, dtype=jnp.dtype(pair.dtype))
         results[name] = {}
         for text, ids in track(prompts.items(), name, console=Console(stderr=True)):
-            *_, rows = decoder.decode([ids], max_new=args.max_new_tokens, stop_ids=stops)
+            *_, rows = decoder.decode([Task(ids, max_new=args.max_new_tokens, stop_ids=stops)])
             results[name][text] = rows[0]
 
     report = measure(by_kind, results)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jddtree.decoder import Generation
+from jddtree.finish import Generation
 from scripts.eval_pair import committed, share_by_slot
 from scripts.pair.distinct import distinct_share
 
