@@ -98,6 +98,25 @@ def test_equals_one_softmax_under_one_mask(case):
     np.testing.assert_allclose(np.asarray(result, np.float64), wanted, rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize("latent", [False, True])
+def test_a_slot_that_is_not_a_number_reaches_those_alone_that_see_it(latent):
+    random = np.random.default_rng(3)
+    q, prefix, block = (random.normal(size=(1, n, 2, 4)).astype(np.float32) for n in (5, 6, 5))
+    visible = ancestors(np.array([-1, 0, 0, 1, 2]))[None]
+
+    def attend(keys: np.ndarray) -> np.ndarray:
+        values = (None, None) if latent else (prefix[..., :3], keys[..., :3])
+        lengths, width = np.array([6], np.int32), 3 if latent else None
+        parts = (q, prefix, values[0], keys, values[1], lengths, jitted_pack(visible))
+        return np.asarray(jitted_attention(*parts, scale=1.0, value_width=width, implementation="xla"))[0]
+
+    whole, bad = attend(block), block.copy()
+    bad[0, 1] = np.nan
+    found = attend(bad)
+    assert np.isnan(found[[1, 3]]).all()
+    np.testing.assert_array_equal(found[[0, 2, 4]], whole[[0, 2, 4]])
+
+
 @given(
     size=st.sampled_from((1, 31, 32, 33, 70)), seed=st.integers(0, 99), density=st.sampled_from((0, 0.5, 1))
 )
