@@ -1,8 +1,10 @@
-"""What the command lines share: lines for the user, and bad input as one line with exit status 2."""
+"""What the command lines share: lines for the user, and how commands end."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from jddtree.errors import InputError
@@ -21,12 +23,36 @@ def say(line: str) -> None:
 
 
 def exit_status(job: Callable[[], int], interrupted: str) -> int:
-    """Run a command: its own exit status, 2 after bad input, 130 after Ctrl-C, which says ``interrupted``."""
+    """Run a command. Returns its own exit status; 2 after bad input or a file system that refuses; 130 after
+    Ctrl-C, which says ``interrupted``; 141 when the reader of the output has gone, as shells have it.
+    """
     try:
         return job()
+    except BrokenPipeError:
+        return 141
     except InputError as error:
         say(f"error: {error}")
+        return 2
+    except OSError as error:
+        say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
         return 2
     except KeyboardInterrupt:
         say(interrupted)
         return 130
+
+
+def leave(status: int) -> NoReturn:
+    """End the process. After an interrupt or a closed pipe nothing is waited for: device threads may still be
+    at work, and tearing them down aborts.
+    """
+    if status > 128:
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def path(value: str) -> Path:
+    """A file or folder given to a flag."""
+    if not value:
+        raise argparse.ArgumentTypeError("an empty name is no file or folder")
+    return Path(value)

@@ -216,14 +216,14 @@ def _kimi_k2(raw: Raw) -> KimiK2Config:
         moe_intermediate_size=_positive(text, "moe_intermediate_size"),
         num_experts=_positive(text, "n_routed_experts"),
         experts_per_token=_positive(text, "num_experts_per_tok"),
-        num_shared_experts=int(_required(text, "n_shared_experts") or 0),
+        num_shared_experts=_count(text, "n_shared_experts"),
         num_groups=_positive(text, "n_group"),
         topk_groups=_positive(text, "topk_group"),
         norm_topk_prob=bool(_required(text, "norm_topk_prob")),
-        routed_scaling_factor=float(_required(text, "routed_scaling_factor")),
-        first_dense_layers=int(_required(text, "first_k_dense_replace")),
-        moe_layer_freq=int(text.get("moe_layer_freq", 1)),
-        rms_norm_eps=float(_required(text, "rms_norm_eps")),
+        routed_scaling_factor=_number(text, "routed_scaling_factor"),
+        first_dense_layers=_count(text, "first_k_dense_replace"),
+        moe_layer_freq=_positive(text, "moe_layer_freq") if "moe_layer_freq" in text else 1,
+        rms_norm_eps=_number(text, "rms_norm_eps"),
         # The public model code never passes the config's eps to the two low-rank norms (spec 2.1).
         lora_norm_eps=1e-6,
         rope=_rope(text),
@@ -283,7 +283,6 @@ def drafter_config(raw: Raw) -> DFlashConfig:
     causal = nested.get("causal")
     if causal is None:
         causal = raw.get("is_causal", raw.get("causal"))
-    softcap = merged.get("final_logit_softcapping")
     return DFlashConfig(
         vocab_size=vocab_size,
         block_size=_positive(merged, "block_size"),
@@ -292,9 +291,9 @@ def drafter_config(raw: Raw) -> DFlashConfig:
         target_layers=tuple(target_layers),
         windows=_windows(raw),
         causal=True if causal is None else bool(causal),
-        input_embedding_scale=float(merged.get("input_embedding_scale") or 1.0),
-        output_multiplier=float(merged.get("output_multiplier") or 1.0),
-        final_logit_softcapping=float(softcap) if softcap else None,
+        input_embedding_scale=_number(merged, "input_embedding_scale", 1.0),
+        output_multiplier=_number(merged, "output_multiplier", 1.0),
+        final_logit_softcapping=_number(merged, "final_logit_softcapping", 0.0) or None,
         **dense,
     )
 
@@ -321,9 +320,9 @@ def _dense(raw: Raw) -> dict[str, Any]:
         "num_layers": _positive(raw, "num_hidden_layers"),
         "num_heads": heads,
         "num_kv_heads": kv_heads,
-        "head_dim": int(raw.get("head_dim") or hidden // heads),
+        "head_dim": _positive(raw, "head_dim") if raw.get("head_dim") else hidden // heads,
         "intermediate_size": _positive(raw, "intermediate_size"),
-        "rms_norm_eps": float(_required(raw, "rms_norm_eps")),
+        "rms_norm_eps": _number(raw, "rms_norm_eps"),
         "rope": _rope(raw),
         "max_position": _positive(raw, "max_position_embeddings"),
     }
@@ -335,7 +334,7 @@ def _windows(raw: Raw) -> tuple[int | None, ...]:
     window = raw.get("sliding_window") if raw.get("use_sliding_window", True) else None
     types = raw.get("layer_types")
     if types is None:
-        first = int(raw.get("max_window_layers", 28))
+        first = _count(raw, "max_window_layers") if "max_window_layers" in raw else 28
         types = ["sliding_attention" if window and i >= first else "full_attention" for i in range(layers)]
     if len(types) != layers:
         raise InputError(f"layer_types has {len(types)} entries for {layers} layers")
@@ -344,38 +343,37 @@ def _windows(raw: Raw) -> tuple[int | None, ...]:
         raise InputError(f"layer_types holds {unknown[0]!r}; supported: full_attention, sliding_attention")
     if "sliding_attention" in types and not raw.get("sliding_window"):
         raise InputError("layer_types has sliding_attention layers, but sliding_window is missing")
-    return tuple(int(raw["sliding_window"]) if kind == "sliding_attention" else None for kind in types)
+    return tuple(_positive(raw, "sliding_window") if kind == "sliding_attention" else None for kind in types)
 
 
 def _rope(raw: Raw) -> Rope:
-    parameters = raw.get("rope_parameters") or {}
-    scaling = {**(raw.get("rope_scaling") or {}), **parameters}
-    theta = scaling.get("rope_theta", raw.get("rope_theta"))
-    if theta is None:
-        raise InputError("config.json has no rope_theta (at the top level or in rope_parameters)")
+    scaling: dict[str, Any] = {"rope_theta": raw.get("rope_theta")}
+    for key in ("rope_scaling", "rope_parameters"):
+        part = raw.get(key) or {}
+        if not isinstance(part, Mapping):
+            raise InputError(f"config.json: {key} must be an object, found {part!r}")
+        scaling |= part
+    theta = _number(scaling, "rope_theta")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind in (None, "default"):
-        return Rope(float(theta), None)
+        return Rope(theta, None)
     if kind not in ("yarn", "deepseek_yarn"):
         raise InputError(f"rope type {kind!r} is not supported; supported: default, yarn, deepseek_yarn")
-    original = int(
-        scaling.get("original_max_position_embeddings") or _positive(raw, "max_position_embeddings")
+    longest = _positive(raw, "max_position_embeddings")
+    original = int(_number(scaling, "original_max_position_embeddings", float(longest)))
+    optional = {
+        key: None if scaling.get(key) is None else _number(scaling, key)
+        for key in ("mscale", "mscale_all_dim", "attention_factor")
+    }
+    yarn = Yarn(
+        factor=_number(scaling, "factor", longest / original),
+        original_max_position=original,
+        beta_fast=_number(scaling, "beta_fast", 32.0),
+        beta_slow=_number(scaling, "beta_slow", 1.0),
+        truncate=bool(scaling.get("truncate", True)),
+        **optional,
     )
-    factor = scaling.get("factor") or _positive(raw, "max_position_embeddings") / original
-    override = scaling.get("attention_factor")
-    return Rope(
-        float(theta),
-        Yarn(
-            factor=float(factor),
-            original_max_position=original,
-            beta_fast=float(scaling.get("beta_fast") or 32.0),
-            beta_slow=float(scaling.get("beta_slow") or 1.0),
-            mscale=scaling.get("mscale"),
-            mscale_all_dim=scaling.get("mscale_all_dim"),
-            attention_factor=None if override is None else float(override),
-            truncate=bool(scaling.get("truncate", True)),
-        ),
-    )
+    return Rope(theta, yarn)
 
 
 def _required(raw: Raw, key: str) -> Any:
@@ -389,6 +387,23 @@ def _positive(raw: Raw, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"config.json: {key} must be a positive integer, found {value!r}")
     return value
+
+
+def _count(raw: Raw, key: str) -> int:
+    value = _required(raw, key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InputError(f"config.json: {key} must be 0 or a positive integer, found {value!r}")
+    return value
+
+
+def _number(raw: Raw, key: str, default: float | None = None) -> float:
+    """A finite number; ``default``, if there is one, stands for a missing, null or zero value."""
+    value = raw.get(key) or default
+    if value is None:
+        value = _required(raw, key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"config.json: {key} must be a finite number, found {value!r}")
+    return float(value)
 
 
 def _only(raw: Raw, key: str, supported: Any) -> None:

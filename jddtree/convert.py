@@ -1,7 +1,6 @@
 """python -m jddtree.convert SRC DST: a published checkpoint folder into Orbax form, or back."""
 
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,8 @@ from jddtree.checkpoint import manifest, transfer
 from jddtree.checkpoint.open import read_configs
 from jddtree.checkpoint.place import Say, partial_of, put_in_place, require_room, sole_writer
 from jddtree.checkpoint.progress import bar
-from jddtree.command import Parser, exit_status, say
-from jddtree.errors import InputError
+from jddtree.command import Parser, exit_status, leave, path
+from jddtree.errors import InputError, about
 
 
 def convert(source: Path, destination: Path, to: str | None, force: bool, say: Say) -> None:
@@ -60,20 +59,17 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status: 0, 1 the disk failed, 2 bad input, 130 interrupted."""
+    """The command line. Returns the exit status: 0, 2 bad input or a full disk, 130 interrupted."""
     parser = Parser(prog="python -m jddtree.convert", description=__doc__)
-    parser.add_argument("source", metavar="SRC", type=Path, help="a published or an Orbax checkpoint folder")
-    parser.add_argument("destination", metavar="DST", type=Path, help="the folder to make")
+    parser.add_argument("source", metavar="SRC", type=path, help="a published or an Orbax checkpoint folder")
+    parser.add_argument("destination", metavar="DST", type=path, help="the folder to make")
     parser.add_argument("--to", choices=("orbax", "hf"), help="default: the form that SRC is not in")
     parser.add_argument("--force", action="store_true", help="replace a checkpoint that is in DST")
 
     def job() -> int:
         flags = parser.parse_args(arguments)
-        try:
+        with about(flags.source):
             convert(flags.source, flags.destination, flags.to, flags.force, print)
-        except OSError as error:
-            say(f"error: {error}")
-            return 1
         return 0
 
     return exit_status(job, "interrupted; the same command continues a conversion to Orbax")
@@ -98,4 +94,4 @@ def _check_destination(source: Path, destination: Path, force: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -130,6 +130,12 @@ class Engine:
         """A prompt with its wishes (see Task), as ids and with the model's own stop tokens. Raises
         InputError.
         """
+        config = self.pair.target.config
+        outside = [token for token in stop_ids if not 0 <= token < config.vocab_size]
+        if outside:
+            raise InputError(
+                f"{name}: stop id {outside[0]} is outside the vocabulary, 0 to {config.vocab_size - 1}"
+            )
         task = Task(
             prompt=self.encode(prompt, reading or Reading()),
             max_new=max_new,
@@ -143,7 +149,6 @@ class Engine:
         )
         # Here already: a batch later in a file of prompts should not fail after hours of earlier ones.
         check_stops(name, stop_strings, self.pair.tokenizer)
-        config = self.pair.target.config
         check_task(task, config.vocab_size, config.max_position, self.method.budget)
         return task
 
@@ -162,6 +167,8 @@ class Engine:
             if not isinstance(prompt, str):
                 raise InputError(f"{folder} has no chat template: give text instead of messages")
             return tokenizer.encode(prompt, specials=reading.specials)
+        if isinstance(prompt, str) and not prompt.strip():
+            raise InputError("the prompt is empty")
         chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         messages = [dict(message) for message in chat if isinstance(message, Mapping)]
         if len(messages) < len(chat):
@@ -179,6 +186,8 @@ class Engine:
 
     def generate(self, tasks: Sequence[Task]) -> list[Generation]:
         """Decode tasks as the rows of one batch, to the end."""
+        if not tasks:
+            return []
         *_, results = self.run(tasks)
         return results
 

@@ -2,10 +2,9 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from jddtree.accept import RULES
-from jddtree.command import Parser
+from jddtree.command import Parser, path
 from jddtree.engine import DEFAULT_BUDGET, DEFAULT_NEW, METHODS
 from jddtree.errors import InputError
 from jddtree.prompts import Wishes, as_ids, read_json_list
@@ -26,10 +25,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("prompt", nargs="?", help="text; goes through the chat template if there is one, unless --raw")
 
     add = parser.add_argument_group("models").add_argument
-    add("--target", type=Path, metavar="DIR", help="target folder, published or Orbax (default: bundled)")
-    add("--drafter", type=Path, metavar="DIR", help="DFlash drafter folder (default: bundled)")
+    add("--target", type=path, metavar="DIR", help="target folder, published or Orbax (default: bundled)")
+    add("--drafter", type=path, metavar="DIR", help="DFlash drafter folder (default: bundled)")
     add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16")
-    add("--cache-dir", type=Path, metavar="DIR", help="for converted weights and compiled programs")
+    add("--cache-dir", type=path, metavar="DIR", help="for converted weights and compiled programs")
 
     add = parser.add_argument_group("method").add_argument
     add("--method", choices=METHODS, default="tree", help="ar: plain decoding, no drafter (default tree)")
@@ -40,8 +39,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     add = parser.add_argument_group("other prompts").add_argument
     add("--prompt-ids", metavar="IDS", help="token ids as a JSON list, or @FILE; needs no tokenizer")
-    add("--messages", type=Path, metavar="FILE", help='a chat: JSON list of {"role": ..., "content": ...}')
-    add("--prompts", type=Path, metavar="FILE", help="many prompts: JSONL, see the README")
+    add("--messages", type=path, metavar="FILE", help='a chat: JSON list of {"role": ..., "content": ...}')
+    add("--prompts", type=path, metavar="FILE", help="many prompts: JSONL, see the README")
     add("--rows", type=int, metavar="B", help=f"prompts decoded at a time (default {DEFAULT_ROWS})")
     add(
         "--n", type=int, default=1, metavar="N", help="samples of each prompt, with seeds SEED, SEED + 1, ..."
@@ -108,6 +107,10 @@ def _check(flags: argparse.Namespace) -> None:
         value = getattr(flags, name)
         if value is not None and not 1 <= value < 2**31:
             raise InputError(f"--{name.replace('_', '-')} must be 1 or more (and fit 32 bits), not {value}")
+    if flags.logprobs is not None and flags.logprobs < 0:
+        raise InputError(f"--logprobs must be 0 or more, not {flags.logprobs}")
+    if flags.json == "":
+        raise InputError("--json needs a file name, or - for standard output")
     for name, asked in (("trace", flags.trace), ("logprobs", flags.logprobs is not None)):
         if asked and not flags.json:
             raise InputError(f"--{name} goes into the JSON: add --json FILE")

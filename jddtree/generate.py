@@ -18,7 +18,7 @@ from rich.progress import track
 
 from jddtree import statistics
 from jddtree.chat import load_template
-from jddtree.command import exit_status, say
+from jddtree.command import exit_status, leave, say
 from jddtree.decoder import Decoder, Task
 from jddtree.engine import DEFAULT_BUDGET, Engine, Prompt
 from jddtree.errors import InputError
@@ -60,6 +60,9 @@ def run(flags: argparse.Namespace) -> int:
     tasks = [
         task for prompt, wish, name in prompts for task in wish.tasks(engine, prompt, name, flags.max_context)
     ]
+    longest = engine.pair.target.config.max_position
+    if flags.max_context is not None and flags.max_context > longest:
+        say(f"note: the target's context of {longest} tokens holds, not --max-context {flags.max_context}")
     many = flags.prompts is not None or flags.n > 1
     show = partial(print, end="", file=sys.stderr if flags.json == "-" else sys.stdout, flush=True)
     outputs, status = [], 0
@@ -150,17 +153,21 @@ class Batch:
 
     def _follow(self, growing: Generator[list[Generation]], show: Callable[[str], object] | None) -> None:
         began = time.perf_counter()
-        for step, results in enumerate(growing):
-            now = time.perf_counter()
-            self.results = results
-            if step:
-                self.seconds.decode = now - began
-            else:
-                self.seconds.prefill, began = now - began, now
-            if show is not None:
-                text = shown(results[0])
-                show(text[self._shown :])
-                self._shown = len(text)
+        with Console(stderr=True).status("reading the prompt"):
+            self.results = next(growing)
+        self.seconds.prefill = time.perf_counter() - began
+        self._show(show)
+        began = time.perf_counter()
+        for self.results in growing:
+            self.seconds.decode = time.perf_counter() - began
+            self._show(show)
+
+    def _show(self, show: Callable[[str], object] | None) -> None:
+        """Show what has come of a single text."""
+        if show is not None:
+            text = shown(self.results[0])
+            show(text[self._shown :])
+            self._shown = len(text)
 
     def _report(self) -> None:
         assert self.decoder is not None
@@ -291,4 +298,4 @@ def json_writer(destination: str | None) -> Callable[[dict[str, Any]], None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jddtree.checkpoint import Checkpoint, open_checkpoint, restore
 from jddtree.checkpoint.skeleton import abstract_model
 from jddtree.config import drafter_config, target_config
-from jddtree.errors import InputError
+from jddtree.errors import InputError, about
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Target
 from jddtree.tokenizer import Tokenizer, load_tokenizer
@@ -54,11 +54,13 @@ def load_pair(
     ``dtype`` None means float32 on a CPU, else bfloat16. ``say`` takes lines for the user. Raises InputError.
     """
     dtype = dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
-    checkpoint = open_checkpoint(target_folder, cache_dir, say)
-    target = load_target(checkpoint, jnp.dtype(dtype))
+    with about(target_folder):
+        checkpoint = open_checkpoint(target_folder, cache_dir, say)
+        target = load_target(checkpoint, jnp.dtype(dtype))
     drafter = None
     if drafter_folder is not None:
-        drafter = load_drafter(open_checkpoint(drafter_folder, cache_dir, say), target, jnp.dtype(dtype))
+        with about(drafter_folder):
+            drafter = load_drafter(open_checkpoint(drafter_folder, cache_dir, say), target, jnp.dtype(dtype))
     return Pair(target, drafter, load_tokenizer(target_folder), checkpoint, dtype)
 
 

@@ -103,7 +103,8 @@ def read_prompts(path: Path, defaults: Wishes) -> list[tuple[Prompt, Wishes, str
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"{path} cannot be read: {reason}") from None
     found = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -167,6 +168,8 @@ def as_messages(value: Any, name: str) -> list[dict]:
 
 def read_json_list(value: str, flag: str) -> Any:
     """JSON from a flag, or from the file that @FILE names. Raises InputError."""
+    if value == "@":
+        raise InputError(f"{flag}: @ needs the name of a file after it")
     try:
         return json.loads(Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value)
     except OSError as error:

@@ -32,6 +32,29 @@ def test_streamed_pieces_are_the_generated_text(engine, task, trained):
     assert (check.equal, check.first_divergence) == (False, 5)
 
 
+def test_nothing_to_do_is_nothing_done(engine):
+    assert engine.generate([]) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "wishes", "reason"),
+    [
+        ("", {}, "the prompt is empty: give at least one token"),
+        ([1, 2], {"stop_ids": [3, 10**6]}, "stop id 1000000 is outside the vocabulary"),
+        ([1, 2], {"stop_ids": [-1]}, "stop id -1 is outside the vocabulary"),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused(engine, prompt, wishes, reason):
+    with pytest.raises(InputError, match=reason):
+        engine.task(prompt, **wishes)
+
+
+def test_a_chat_about_nothing_is_refused(engine, monkeypatch):
+    monkeypatch.setattr("jddtree.engine.load_template", lambda folder: "any template")
+    with pytest.raises(InputError, match="the prompt is empty"):
+        engine.task(" ")
+
+
 def test_closing_a_stream_ends_its_decoding(engine, task, monkeypatch):
     closed = []
     real = Engine.run

@@ -2,10 +2,9 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from jddtree.accept import RULES
-from jddtree.command import Parser, exit_status
+from jddtree.command import Parser, exit_status, leave, path
 from jddtree.compare import goldens, sampling
 from jddtree.engine import DEFAULT_BUDGET, METHODS
 
@@ -36,7 +35,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _add_goldens(command: argparse.ArgumentParser) -> None:
-    command.add_argument("dir", metavar="DIR", type=Path, help="a folder laid out like tests/data/goldens")
+    command.add_argument("dir", metavar="DIR", type=path, help="a folder laid out like tests/data/goldens")
     command.add_argument(
         "--json", metavar="FILE", help="also write the table as JSON; - means standard output"
     )
@@ -44,8 +43,8 @@ def _add_goldens(command: argparse.ArgumentParser) -> None:
 
 def _add_sampling(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--target", type=Path, metavar="DIR", required=True, help="target folder, published or Orbax")
-    add("--drafter", type=Path, metavar="DIR", help="DFlash drafter folder; --method ar needs none")
+    add("--target", type=path, metavar="DIR", required=True, help="target folder, published or Orbax")
+    add("--drafter", type=path, metavar="DIR", help="DFlash drafter folder; --method ar needs none")
     add("--prompt-ids", metavar="IDS", required=True, help="token ids as a JSON list, or @FILE")
     add("--draws", type=int, default=20_000, metavar="N", help="texts to draw (default 20000)")
     add("--length", type=int, default=2, metavar="L", help="tokens of a text (default 2)")
@@ -72,4 +71,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

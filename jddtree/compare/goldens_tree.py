@@ -51,6 +51,11 @@ def _from_top(case: Case, golden: Golden) -> None:
     case.equal("parents", tree.parents[0, used], golden["parents"])
     case.equal("position_offsets", tree.depths[0, used], golden["position_offsets"])
     case.equal("node_depths", tree.depths[0, 1 : count + 1], golden["node_depths"])
+    ranks = [
+        np.argmax(golden["top_token_ids"][depth - 1] == token)
+        for token, depth in zip(tree.tokens[0, 1 : count + 1], tree.depths[0, 1 : count + 1], strict=True)
+    ]
+    case.equal("node_ranks", np.array(ranks, int), golden["node_ranks"])
     case.equal("verify_input_ids", tree.tokens[0, used], golden["verify_input_ids"])
     case.equal("verify_position_ids", start + tree.depths[0, used], golden["verify_position_ids"])
     case.equal("visibility", visible[used, used], golden["visibility"])

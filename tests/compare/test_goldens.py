@@ -121,6 +121,12 @@ DAMAGE: dict[str, tuple[tuple[str, ...], Callable[[Path], None]]] = {
 }
 
 
+def test_derived_ranks_of_a_tree_are_compared(tmp_path: Path) -> None:
+    folder = copy(tmp_path, "tree_build/case_004.npz", "tree_build/index.json")
+    change_npz(folder / "tree_build/case_004.npz", "node_ranks", lambda x: x + 1)
+    assert main(["goldens", str(folder)]) == 1
+
+
 @pytest.mark.parametrize("category", DAMAGE)
 def test_a_damaged_case_fails(category: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts, damage = DAMAGE[category]

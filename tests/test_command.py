@@ -1,0 +1,67 @@
+"""How commands end."""
+
+import subprocess
+import sys
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+import pytest
+
+from jddtree.command import Parser, exit_status, leave, path
+from jddtree.errors import InputError, about
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (InputError("the prompt is empty"), 2, "error: the prompt is empty"),
+        (
+            FileNotFoundError(2, "No such file or directory", "x/y"),
+            2,
+            "error: x/y: No such file or directory",
+        ),
+        (OSError("odd"), 2, "error: input or output: odd"),
+        (KeyboardInterrupt(), 130, "stopped"),
+        (BrokenPipeError(32, "Broken pipe"), 141, None),
+    ],
+)
+def test_what_a_user_can_cause_is_a_status_and_one_line(capsys, error, status, line):
+    def job() -> int:
+        raise error
+
+    assert exit_status(job, "stopped") == status
+    assert capsys.readouterr().err.splitlines() == ([line] if line else [])
+
+
+def test_a_job_says_its_own_status():
+    assert exit_status(lambda: 1, "stopped") == 1
+
+
+def test_a_wrong_flag_is_bad_input():
+    parser = Parser(prog="x")
+    parser.add_argument("--folder", type=path)
+    assert parser.parse_args(["--folder", "a"]).folder == Path("a")
+    with pytest.raises(InputError, match="an empty name is no file or folder"):
+        parser.parse_args(["--folder", ""])
+    with pytest.raises(ArgumentTypeError):
+        path("")
+
+
+def test_leaving_after_an_interrupt_waits_for_no_thread():
+    code = "import threading, time; from jddtree.command import leave\n"
+    code += "threading.Thread(target=time.sleep, args=(60,)).start(); leave(130)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], timeout=50, cwd=Path(__file__).parents[1], check=False
+    )
+    assert done.returncode == 130
+    with pytest.raises(SystemExit) as caught:
+        leave(1)
+    assert caught.value.code == 1
+
+
+def test_an_error_names_its_folder_once():
+    place = Path("some/folder")
+    with pytest.raises(InputError, match=r"^some/folder: no vocab_size$"), about(place):
+        raise InputError("no vocab_size")
+    with pytest.raises(InputError, match=r"^some/folder holds nothing$"), about(place):
+        raise InputError("some/folder holds nothing")
