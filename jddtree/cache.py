@@ -23,11 +23,16 @@ def commit(
     row = jnp.arange(slots.shape[0])[:, None]
 
     def append(leaf: Array, new: Array) -> Array:
-        kept = jnp.take_along_axis(new, slots.reshape(*slots.shape, *[1] * (new.ndim - 2)), axis=1)
+        kept = take(new, slots)
         place = jnp.where(order < count[:, None], lengths[:, None] + order, leaf.shape[1])
         return leaf.at[row, place].set(kept.astype(leaf.dtype), mode="drop")
 
     return jax.tree.map(append, cache, fresh)
+
+
+def take(values: Array, slots: Int[Array, "B A"]) -> Array:
+    """values [B, N, ...] at slots: [B, A, ...]."""
+    return jnp.take_along_axis(values, slots.reshape(*slots.shape, *[1] * (values.ndim - 2)), axis=1)
 
 
 def append(cache: Cache, fresh: Cache, count: Int[Array, " B"], lengths: Int[Array, " B"]) -> Cache:

@@ -144,16 +144,16 @@ def accept(
     )
     path = follow(candidates, picked, depth)
     accepted = jnp.where(active, path.count, 0)
-    sound = _take(jnp.all(jnp.isfinite(logits), axis=-1), path.slots)
+    sound = cache.take(jnp.all(jnp.isfinite(logits), axis=-1), path.slots)
     emitted, kept, reason = _finish(path.tokens, accepted, sound, request, state)
-    logprobs, top_ids, top_logprobs = _logprobs(_take(logits, path.slots), path.tokens, options)
+    logprobs, top_ids, top_logprobs = _logprobs(cache.take(logits, path.slots), path.tokens, options)
     return Outcome(
         path=path,
         accepted=accepted,
         emitted=emitted,
         kept=kept,
         reason=reason,
-        margins=_take(margins, path.slots),
+        margins=cache.take(margins, path.slots),
         logprobs=logprobs,
         top_ids=top_ids,
         top_logprobs=top_logprobs,
@@ -169,7 +169,7 @@ def commit(state: DecodeState, drafter_cache: Cache, passed: Pass, outcome: Outc
         lengths=lengths + kept,
         target_cache=cache.commit(state.target_cache, passed.fresh, slots, kept, lengths),
         drafter_cache=drafter_cache,
-        features=_take(passed.features, slots),
+        features=cache.take(passed.features, slots),
         feature_count=kept,
         emitted=outcome.emitted,
         reason=outcome.reason,
@@ -234,8 +234,8 @@ def prefill(
         context = drafter.context(passed.features, positions)
         drafter_cache = cache.append(drafter_cache, context, count, state.lengths)
     final = jnp.maximum(count - 1, 0)[:, None]
-    logits = target.logits(_take(passed.hidden, final))
-    only_root = tree.root(_take(ids, final)[:, 0])
+    logits = target.logits(cache.take(passed.hidden, final))
+    only_root = tree.root(cache.take(ids, final)[:, 0])
     lengths = state.lengths + count
     outcome = accept(request, state, only_root, logits, lengths - 1, last, 0, options)
     tokens = cache.append(state.tokens, ids, count, state.lengths)
@@ -253,7 +253,7 @@ def prefill(
 
 
 def _anchor(state: DecodeState) -> Int[Array, " B"]:
-    return _take(state.tokens, state.lengths[:, None])[:, 0]
+    return cache.take(state.tokens, state.lengths[:, None])[:, 0]
 
 
 def _taps(drafter: Drafter | None, method: Method) -> tuple[int, ...]:
@@ -296,11 +296,6 @@ def _logprobs(logits: Array, tokens: Array, options: Options) -> tuple[Array, Ar
     chosen = jnp.take_along_axis(normalised, tokens[:, :, None], axis=-1)[..., 0]
     best, ids = jax.lax.top_k(normalised, options.top_logprobs)
     return chosen, ids.astype(jnp.int32), best
-
-
-def _take(values: Array, slots: Array) -> Array:
-    """values [B, N, ...] at slots [B, A]: [B, A, ...]."""
-    return jnp.take_along_axis(values, slots.reshape(*slots.shape, *[1] * (values.ndim - 2)), axis=1)
 
 
 def _report(candidates: tree.Tree, outcome: Outcome, passed: Pass) -> Report:

@@ -51,6 +51,10 @@ class Task:
         """Most tokens of prompt and output, for a target of ``max_position`` positions."""
         return max_position if self.max_context is None else min(self.max_context, max_position)
 
+    def tokens(self, max_position: int) -> int:
+        """How many tokens prompt and output can come to."""
+        return min(len(self.prompt) + self.max_new, self.limit(max_position))
+
 
 def slots_for(tokens: int) -> int:
     """Cache slots for a text of ``tokens`` tokens: a power of two, so that few sizes are ever compiled."""
@@ -171,11 +175,10 @@ class Decoder:
             )
         for task in tasks:
             check_task(task, self.vocab_size, self.max_position, self.method.budget)
-            limit, tokens = task.limit(self.max_position), len(task.prompt)
-            if min(tokens + task.max_new, limit) > self.slots:
+            if task.tokens(self.max_position) > self.slots:
                 raise InputError(
-                    f"{task.name}: {tokens} prompt tokens and {task.max_new} new ones do not fit the "
-                    f"{self.slots} cache slots"
+                    f"{task.name}: {len(task.prompt)} prompt tokens and {task.max_new} new ones do not fit "
+                    f"the {self.slots} cache slots"
                 )
 
     def _request(self, tasks: Sequence[Task]) -> Request:
@@ -189,9 +192,7 @@ class Decoder:
             return np.array(list(values), np.int32)
 
         return Request(
-            max_new=array(
-                min(task.max_new, task.limit(self.max_position) - len(task.prompt)) for task in every
-            ),
+            max_new=array(task.tokens(self.max_position) - len(task.prompt) for task in every),
             max_position=array(task.limit(self.max_position) for task in every),
             budget=array(self.method.budget if task.budget is None else task.budget for task in every),
             topk=array(self.vocab_size if task.topk is None else task.topk for task in every),
@@ -229,13 +230,18 @@ def _prompt_chunks(length: int) -> Iterator[tuple[int, int]]:
         begin += width
 
 
+def check_ids(ids: Sequence[int], vocab_size: int, what: str) -> None:
+    """Raise InputError if an id is outside the vocabulary; ``what`` says what kind of id it is."""
+    outside = [token for token in ids if not 0 <= token < vocab_size]
+    if outside:
+        raise InputError(f"{what} {outside[0]} is outside the vocabulary, 0 to {vocab_size - 1}")
+
+
 def check_prompt(prompt: Sequence[int], vocab_size: int, limit: int, name: str) -> None:
     """Raise InputError unless the prompt is not empty, inside the vocabulary, and leaves room for a token."""
     if not len(prompt):
         raise InputError(f"{name} is empty: give at least one token")
-    outside = [token for token in prompt if not 0 <= token < vocab_size]
-    if outside:
-        raise InputError(f"{name}: token id {outside[0]} is outside the vocabulary, 0 to {vocab_size - 1}")
+    check_ids(prompt, vocab_size, f"{name}: token id")
     if len(prompt) >= limit:
         raise InputError(
             f"{name} has {len(prompt)} tokens; a context of {limit} leaves no room for an answer"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jddtree.accept import RULES
 from jddtree.chat import encode_chat, load_template
-from jddtree.decoder import Decoder, Task, check_task, slots_for
+from jddtree.decoder import Decoder, Task, check_ids, check_task, slots_for
 from jddtree.errors import InputError
 from jddtree.exactness import Exactness, compare
 from jddtree.finish import Generation, check_stops
@@ -131,11 +131,7 @@ class Engine:
         InputError.
         """
         config = self.pair.target.config
-        outside = [token for token in stop_ids if not 0 <= token < config.vocab_size]
-        if outside:
-            raise InputError(
-                f"{name}: stop id {outside[0]} is outside the vocabulary, 0 to {config.vocab_size - 1}"
-            )
+        check_ids(stop_ids, config.vocab_size, f"{name}: stop id")
         task = Task(
             prompt=self.encode(prompt, reading or Reading()),
             max_new=max_new,
@@ -213,7 +209,7 @@ class Engine:
         """
         method, rows = method or self.method, rows or len(tasks)
         limit = self.pair.target.config.max_position
-        most = max(min(len(task.prompt) + task.max_new, task.limit(limit)) for task in tasks)
+        most = max(task.tokens(limit) for task in tasks)
         slots = slots_for(most)
         options = Options(Mode.of([task.policy for task in tasks]), self.rule, self.top_logprobs)
         key = (method, rows, slots, options)

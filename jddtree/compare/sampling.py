@@ -7,7 +7,6 @@ decoder, each with its own seed, are then tested against it with Pearson's chi-s
 
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int, Int32
 
+from jddtree.command import say
 from jddtree.decoder import Decoder, Task, check_prompt
 from jddtree.engine import DEFAULT_BUDGET, Engine
 from jddtree.errors import InputError
@@ -219,7 +219,7 @@ def main(flags: argparse.Namespace) -> int:
         budget=DEFAULT_BUDGET if flags.budget is None else flags.budget,
         rule=flags.rule,
         dtype="float32",
-        say=_say,
+        say=say,
     )
     target = engine.pair.target
     limit = target.config.max_position
@@ -229,7 +229,7 @@ def main(flags: argparse.Namespace) -> int:
 
     begin = time.perf_counter()
     law = exact(target, prompt, flags.length, policy)
-    _say(f"{len(law.texts)} possible texts, {time.perf_counter() - begin:.1f} s")
+    say(f"{len(law.texts)} possible texts, {time.perf_counter() - begin:.1f} s")
     new = max(flags.length, min(LONG, limit - len(prompt)))
     decoder = Decoder(
         target,
@@ -243,7 +243,7 @@ def main(flags: argparse.Namespace) -> int:
     begin = time.perf_counter()
     texts = draw(decoder, prompt, flags.length, policy, flags.draws)
     seconds = time.perf_counter() - begin
-    _say(f"{flags.draws} draws, {seconds:.1f} s")
+    say(f"{flags.draws} draws, {seconds:.1f} s")
     fit = chi_square(law, texts)
     sampled = [
         replace(policy, seed=policy.seed + row) for row in range(min(decoder.rows, LONG_ROWS, flags.draws))
@@ -307,7 +307,3 @@ def _write(report: dict, json_file: str | None) -> None:
             f"{report['temperature']:g}, {report['committed_per_round_greedy']:.2f} at temperature 0"
         )
     print("passed" if report["passed"] else "FAILED")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
