@@ -46,11 +46,28 @@ def yarn_mscale(factor: float, mscale: float) -> float:
 
 
 @dataclass(frozen=True)
+class Llama3Rope:
+    """Llama 3's position scaling: long waves are stretched by ``factor``, short ones kept, those between the
+    two wavelengths original_max_position / low_freq_factor and / high_freq_factor are mixed.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+
+@dataclass(frozen=True)
 class Rope:
-    """Rotary positions: base and, if positions are stretched, YaRN."""
+    """Rotary positions: base and, if positions are stretched, how."""
 
     theta: float
-    yarn: Yarn | None
+    scaling: Yarn | Llama3Rope | None
+
+    @property
+    def amplitude(self) -> float:
+        """The factor on cos and sin."""
+        return self.scaling.amplitude if isinstance(self.scaling, Yarn) else 1.0
 
 
 @dataclass(frozen=True)
@@ -91,15 +108,19 @@ class KimiK2Config:
     def softmax_scale(self) -> float:
         """(nope + rope)^-0.5, times m(factor, mscale_all_dim)^2 under YaRN, at every length (spec 2.4)."""
         scale = (self.nope_head_dim + self.rope_head_dim) ** -0.5
-        yarn = self.rope.yarn
-        if yarn is not None and yarn.mscale_all_dim:
+        yarn = self.rope.scaling
+        if isinstance(yarn, Yarn) and yarn.mscale_all_dim:
             scale *= yarn_mscale(yarn.factor, yarn.mscale_all_dim) ** 2
         return scale
 
 
 @dataclass(frozen=True)
-class Qwen3Config:
-    """Qwen3 dense: grouped-query attention with q/k norms."""
+class DenseConfig:
+    """Dense models with grouped-query attention: Qwen3 and the Llama family.
+
+    qk_norm: queries and keys are normalised a head (Qwen3). attention_bias: q, k, v and o have biases;
+    mlp_bias: so have gate, up and down. windows: a sliding window a layer (None: full attention).
+    """
 
     vocab_size: int
     hidden_size: int
@@ -113,6 +134,9 @@ class Qwen3Config:
     max_position: int
     tied: bool
     windows: tuple[int | None, ...]
+    qk_norm: bool
+    attention_bias: bool
+    mlp_bias: bool
 
 
 @dataclass(frozen=True)
@@ -144,7 +168,7 @@ class DFlashConfig:
     final_logit_softcapping: float | None
 
 
-TargetConfig = KimiK2Config | Qwen3Config
+TargetConfig = KimiK2Config | DenseConfig
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -167,7 +191,7 @@ def text_config(raw: Raw) -> Raw:
 
 
 def family(raw: Raw) -> str:
-    """The model a config describes: ``kimi_k2``, ``qwen3`` or ``dflash``. Raises InputError for any other."""
+    """The model a config describes: ``kimi_k2``, ``dense`` or ``dflash``. Raises InputError for any other."""
     architectures = [str(name) for name in raw.get("architectures") or []]
     if any("DFlash2" in name for name in architectures):
         raise InputError(
@@ -178,11 +202,11 @@ def family(raw: Raw) -> str:
     model_type = text_config(raw).get("model_type")
     if model_type in ("kimi_k2", "deepseek_v3"):
         return "kimi_k2"
-    if model_type == "qwen3":
-        return "qwen3"
+    if model_type in ("qwen3", "llama"):
+        return "dense"
     raise InputError(
         f"config.json has model_type {model_type!r}; supported: kimi_k2 (kimi_k25, deepseek_v3), qwen3, "
-        "and DFlash drafters"
+        "llama, and DFlash drafters"
     )
 
 
@@ -191,8 +215,8 @@ def target_config(raw: Raw) -> TargetConfig:
     kind = family(raw)
     if kind == "kimi_k2":
         return _kimi_k2(raw)
-    if kind == "qwen3":
-        return _qwen3(raw)
+    if kind == "dense":
+        return _dense(raw)
     raise InputError("this folder holds a DFlash drafter, not a target: pass it as --drafter")
 
 
@@ -232,14 +256,20 @@ def _kimi_k2(raw: Raw) -> KimiK2Config:
     )
 
 
-def _qwen3(raw: Raw) -> Qwen3Config:
+def _dense(raw: Raw) -> DenseConfig:
     _only(raw, "hidden_act", "silu")
-    _only(raw, "attention_bias", False)
-    return Qwen3Config(
+    qwen3 = raw.get("model_type") == "qwen3"
+    if qwen3:
+        _only(raw, "mlp_bias", False)
+    common = _layers(raw)
+    return DenseConfig(
         vocab_size=_positive(raw, "vocab_size"),
         tied=bool(raw.get("tie_word_embeddings", False)),
-        windows=_windows(raw),
-        **_dense(raw),
+        windows=_windows(raw) if qwen3 else (None,) * common["num_layers"],
+        qk_norm=qwen3,
+        attention_bias=bool(raw.get("attention_bias", False)),
+        mlp_bias=bool(raw.get("mlp_bias", False)),
+        **common,
     )
 
 
@@ -267,11 +297,11 @@ def drafter_config(raw: Raw) -> DFlashConfig:
         )
     _only(raw, "hidden_act", "silu")
     _only(raw, "attention_bias", False)
-    dense = _dense(raw)
+    common = _layers(raw)
     num_target_layers = _positive(merged, "num_target_layers")
     target_layers = merged.get("target_layer_ids")
     if target_layers is None:
-        target_layers = default_target_layers(num_target_layers, dense["num_layers"])
+        target_layers = default_target_layers(num_target_layers, common["num_layers"])
     if not target_layers or not all(isinstance(i, int) and 0 <= i < num_target_layers for i in target_layers):
         raise InputError(
             f"target_layer_ids {list(target_layers)} must be target layers, 0 to {num_target_layers - 1}"
@@ -294,7 +324,7 @@ def drafter_config(raw: Raw) -> DFlashConfig:
         input_embedding_scale=_number(merged, "input_embedding_scale", 1.0),
         output_multiplier=_number(merged, "output_multiplier", 1.0),
         final_logit_softcapping=_number(merged, "final_logit_softcapping", 0.0) or None,
-        **dense,
+        **common,
     )
 
 
@@ -309,8 +339,8 @@ def default_target_layers(num_target_layers: int, num_layers: int) -> tuple[int,
     return tuple(round(1 + i * (num_target_layers - 4) / (num_layers - 1)) for i in range(num_layers))
 
 
-def _dense(raw: Raw) -> dict[str, Any]:
-    """The fields that Qwen3 and DFlash share."""
+def _layers(raw: Raw) -> dict[str, Any]:
+    """The fields that dense models and DFlash share."""
     hidden, heads = _positive(raw, "hidden_size"), _positive(raw, "num_attention_heads")
     kv_heads = _positive(raw, "num_key_value_heads")
     if heads % kv_heads:
@@ -354,11 +384,16 @@ def _rope(raw: Raw) -> Rope:
             raise InputError(f"config.json: {key} must be an object, found {part!r}")
         scaling |= part
     theta = _number(scaling, "rope_theta")
+    _only({**raw, **scaling}, "partial_rotary_factor", 1.0)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind in (None, "default"):
         return Rope(theta, None)
+    if kind == "llama3":
+        return Rope(theta, _llama3(scaling))
     if kind not in ("yarn", "deepseek_yarn"):
-        raise InputError(f"rope type {kind!r} is not supported; supported: default, yarn, deepseek_yarn")
+        raise InputError(
+            f"rope type {kind!r} is not supported; supported: default, llama3, yarn, deepseek_yarn"
+        )
     longest = _positive(raw, "max_position_embeddings")
     original = int(_number(scaling, "original_max_position_embeddings", float(longest)))
     optional = {
@@ -374,6 +409,21 @@ def _rope(raw: Raw) -> Rope:
         **optional,
     )
     return Rope(theta, yarn)
+
+
+def _llama3(scaling: Raw) -> Llama3Rope:
+    found = Llama3Rope(
+        factor=_number(scaling, "factor"),
+        low_freq_factor=_number(scaling, "low_freq_factor"),
+        high_freq_factor=_number(scaling, "high_freq_factor"),
+        original_max_position=_positive(scaling, "original_max_position_embeddings"),
+    )
+    if not found.low_freq_factor < found.high_freq_factor:
+        raise InputError(
+            f"config.json: low_freq_factor {found.low_freq_factor} must be below high_freq_factor "
+            f"{found.high_freq_factor}"
+        )
+    return found
 
 
 def _required(raw: Raw, key: str) -> Any:

@@ -14,10 +14,10 @@ from flax import nnx
 from jddtree.config import KimiK2Config, drafter_config, target_config
 from jddtree.decoder import Decoder, Task
 from jddtree.finish import Generation
+from jddtree.models.dense import Dense
 from jddtree.models.dflash import DFlash
 from jddtree.models.drafter import Drafter
 from jddtree.models.kimi_k2 import KimiK2
-from jddtree.models.qwen3 import Qwen3
 from jddtree.models.target import Target
 from jddtree.state import GREEDY_ONLY, Method, Options
 from jddtree.tokenizer import Tokenizer
@@ -105,13 +105,13 @@ DFLASH = {
 EXPERTS = frozenset(f"layers.1.mlp.experts.{name}_proj" for name in ("gate", "up", "down"))
 
 
-def target(raw: dict, *, seed: int = 0) -> KimiK2 | Qwen3:
+def target(raw: dict, *, seed: int = 0) -> KimiK2 | Dense:
     """A random float32 target; Kimi's routed experts are INT4."""
     config = target_config(raw)
     if isinstance(config, KimiK2Config):
         model = KimiK2(config, packed=EXPERTS, rngs=nnx.Rngs(seed))
     else:
-        model = Qwen3(config, rngs=nnx.Rngs(seed))
+        model = Dense(config, rngs=nnx.Rngs(seed))
     # Embeddings as loud as what the layers add: else the text falls into a loop of one token.
     model.embed_tokens.weight.set_value(model.embed_tokens.weight[...] * 50)
     return model

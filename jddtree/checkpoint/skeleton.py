@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jddtree.checkpoint import dflash, kimi_k2, qwen3
+from jddtree.checkpoint import dense, dflash, kimi_k2
 from jddtree.checkpoint.mapping import Entry, Plan, Rule
 from jddtree.checkpoint.published import Tensor
 from jddtree.config import KimiK2Config, drafter_config, family, target_config
 from jddtree.errors import InputError
+from jddtree.models.dense import Dense
 from jddtree.models.dflash import DFlash
 from jddtree.models.kimi_k2 import KimiK2
-from jddtree.models.qwen3 import Qwen3
 
 FLOAT32 = jnp.dtype(jnp.float32)
 
@@ -24,7 +24,7 @@ def rules(raw: Mapping[str, Any]) -> tuple[Rule, ...]:
     if family(raw) == "dflash":
         return dflash.RULES
     config = target_config(raw)
-    return kimi_k2.rules(config) if isinstance(config, KimiK2Config) else qwen3.rules(config)
+    return kimi_k2.rules(config) if isinstance(config, KimiK2Config) else dense.rules(config)
 
 
 def abstract_model(raw: Mapping[str, Any], packed: frozenset[str]) -> nnx.Module:
@@ -43,7 +43,7 @@ def abstract_model(raw: Mapping[str, Any], packed: frozenset[str]) -> nnx.Module
     config = target_config(raw)
     if isinstance(config, KimiK2Config):
         return _shapes(lambda: KimiK2(config, packed=packed, dtype=FLOAT32, rngs=nnx.Rngs(0)))
-    return _shapes(lambda: Qwen3(config, packed=packed, dtype=FLOAT32, rngs=nnx.Rngs(0)))
+    return _shapes(lambda: Dense(config, packed=packed, dtype=FLOAT32, rngs=nnx.Rngs(0)))
 
 
 def array_paths(tree: Any) -> list[tuple[str, Any]]:

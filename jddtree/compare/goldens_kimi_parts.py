@@ -73,7 +73,7 @@ def rope_tables(path: Path) -> Cases:
             unit = np.maximum(np.asarray(positions)[:, None] * frequencies, 1.0)
             case.close("cos", cos[0] / unit, tensors[f"{name}.cos"] / unit, ANGLE_LIMIT)
             case.close("sin", sin[0] / unit, tensors[f"{name}.sin"] / unit, ANGLE_LIMIT)
-            amplitude = config.rope.yarn.amplitude if config.rope.yarn else 1.0
+            amplitude = config.rope.amplitude
             case.close("attention_factor", amplitude, entry["attention_factor"], 1e-6)
             if entry["qk_head_dim"] > dim:  # Otherwise a drafter's table: its scale has no mscale^2.
                 case.close("softmax_scale", config.softmax_scale, entry["softmax_scale"], 1e-6)

@@ -18,7 +18,9 @@ class Layer(nnx.Module):
     def __init__(self, config: DFlashConfig, index: int, linears: Linears):
         path = f"layers.{index}"
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, linears.dtype)
-        self.self_attn = gqa.GroupedQueryAttention(config, f"{path}.self_attn", linears)
+        self.self_attn = gqa.GroupedQueryAttention(
+            config, f"{path}.self_attn", linears, qk_norm=True, bias=False
+        )
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, linears.dtype)
         self.mlp = MLP(f"{path}.mlp", config.hidden_size, config.intermediate_size, linears)
         self.window, self.causal = config.windows[index], config.causal

@@ -1,19 +1,19 @@
-"""Grouped-query attention with q/k norms, shared by Qwen3 and the DFlash drafter."""
+"""Grouped-query attention, shared by dense targets and the DFlash drafter."""
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, UInt32
 
-from jddtree.config import DFlashConfig, Qwen3Config
+from jddtree.config import DenseConfig, DFlashConfig
 from jddtree.models.layers import Linears, RMSNorm, rotate_halves
 from pallas_kernels.tree_attention.api import tree_attention
 
 KeyValue = tuple[Float[Array, "B _ J Hd"], Float[Array, "B _ J Hd"]]
-"""Keys after k_norm and rotation, and values."""
+"""Keys as attention takes them (normalised where the model does, rotated), and values."""
 
 
 def new_cache(
-    config: Qwen3Config | DFlashConfig, rows: int, slots: int, dtype: jnp.dtype
+    config: DenseConfig | DFlashConfig, rows: int, slots: int, dtype: jnp.dtype
 ) -> tuple[KeyValue, ...]:
     """Zeros: keys and values [rows, slots, J, head_dim] a layer."""
     shape = (rows, slots, config.num_kv_heads, config.head_dim)
@@ -21,24 +21,31 @@ def new_cache(
 
 
 class GroupedQueryAttention(nnx.Module):
-    """The projections, and attention over a cache and a block; callers say where keys come from."""
+    """The projections, and attention over a cache and a block; callers say where keys come from.
 
-    def __init__(self, config: Qwen3Config | DFlashConfig, path: str, linears: Linears):
+    ``qk_norm``: queries and keys are normalised a head. ``bias``: of all four projections.
+    """
+
+    def __init__(
+        self, config: DenseConfig | DFlashConfig, path: str, linears: Linears, *, qk_norm: bool, bias: bool
+    ):
         c = config
         self.config = config
-        self.q_proj = linears(f"{path}.q_proj", c.num_heads * c.head_dim, c.hidden_size)
-        self.k_proj = linears(f"{path}.k_proj", c.num_kv_heads * c.head_dim, c.hidden_size)
-        self.v_proj = linears(f"{path}.v_proj", c.num_kv_heads * c.head_dim, c.hidden_size)
-        self.o_proj = linears(f"{path}.o_proj", c.hidden_size, c.num_heads * c.head_dim)
-        self.q_norm = RMSNorm(c.head_dim, c.rms_norm_eps, linears.dtype)
-        self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps, linears.dtype)
+        self.q_proj = linears(f"{path}.q_proj", c.num_heads * c.head_dim, c.hidden_size, bias)
+        self.k_proj = linears(f"{path}.k_proj", c.num_kv_heads * c.head_dim, c.hidden_size, bias)
+        self.v_proj = linears(f"{path}.v_proj", c.num_kv_heads * c.head_dim, c.hidden_size, bias)
+        self.o_proj = linears(f"{path}.o_proj", c.hidden_size, c.num_heads * c.head_dim, bias)
+        self.q_norm = RMSNorm(c.head_dim, c.rms_norm_eps, linears.dtype) if qk_norm else None
+        self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps, linears.dtype) if qk_norm else None
 
     def keys_values(self, x: Float[Array, "B N M"], rope: tuple[Array, Array]) -> KeyValue:
         """Keys and values of tokens at the positions that ``rope`` was made for."""
         rows, slots, _ = x.shape
         shape = (rows, slots, self.config.num_kv_heads, self.config.head_dim)
-        k = rotate_halves(self.k_norm(self.k_proj(x).reshape(shape)), *rope)
-        return k, self.v_proj(x).reshape(shape)
+        k = self.k_proj(x).reshape(shape)
+        if self.k_norm is not None:
+            k = self.k_norm(k)
+        return rotate_halves(k, *rope), self.v_proj(x).reshape(shape)
 
     def __call__(
         self,
@@ -52,7 +59,9 @@ class GroupedQueryAttention(nnx.Module):
         """Attend over [cache ; x], and return x's own keys and values beside the output."""
         c = self.config
         rows, slots, _ = x.shape
-        q = rotate_halves(self.q_norm(self.q_proj(x).reshape(rows, slots, c.num_heads, c.head_dim)), *rope)
-        fresh = self.keys_values(x, rope)
+        q = self.q_proj(x).reshape(rows, slots, c.num_heads, c.head_dim)
+        if self.q_norm is not None:
+            q = self.q_norm(q)
+        q, fresh = rotate_halves(q, *rope), self.keys_values(x, rope)
         attended = tree_attention(q, *cache, *fresh, lengths, mask, lower=lower, scale=c.head_dim**-0.5)
         return self.o_proj(attended.reshape(rows, slots, -1)), fresh

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jddtree.config import Rope
+from jddtree.config import Llama3Rope, Rope
 from jddtree.quantization import dequantize, quantize
 from pallas_kernels.grouped_matmul.api import Int4
 
@@ -23,13 +23,17 @@ def rms_norm(x: Float[Array, "... M"], weight: Float[Array, " M"], eps: float) -
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
-    """Angles a position, float32 [dim / 2]: theta^(-2j/dim), interpolated by YaRN's ramp (spec kimi 2.4)."""
+    """Angles a position, float32 [dim / 2]: theta^(-2j/dim), stretched by YaRN's ramp (spec kimi 2.4) or as
+    Llama 3 does.
+    """
     # Rounded to float32 where the public code rounds: at position 9,000 one last place is half a milliradian.
     one, exponents = np.float32(1), np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     powers = (rope.theta ** exponents.astype(np.float64)).astype(np.float32)
-    yarn = rope.yarn
+    yarn = rope.scaling
     if yarn is None:
         return one / powers
+    if isinstance(yarn, Llama3Rope):
+        return _llama3(one / powers, yarn)
 
     def dimension(rotations: float) -> float:
         return (
@@ -49,13 +53,23 @@ def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
     return one / (np.float32(yarn.factor) * powers) * (one - kept) + one / powers * kept
 
 
+def _llama3(frequencies: np.ndarray, scaling: Llama3Rope) -> np.ndarray:
+    """As the public code has it: where ``turns``, the turns within the original context, are below
+    low_freq_factor the frequency is divided by ``factor``, above high_freq_factor it is kept, between mixed.
+    """
+    s, pi2 = scaling, np.float32(2 * math.pi)
+    turns = np.float32(s.original_max_position) / (pi2 / frequencies)
+    kept = np.clip((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0, 1)
+    kept = kept.astype(np.float32)
+    return (1 - kept) * frequencies / np.float32(s.factor) + kept * frequencies
+
+
 def rope_tables(
     rope: Rope, dim: int, positions: Int[Array, "B N"]
 ) -> tuple[Float[Array, "B N half"], Float[Array, "B N half"]]:
     """cos and sin of every position, float32, with YaRN's amplitude applied."""
     angles = positions[..., None].astype(jnp.float32) * inverse_frequencies(rope, dim)
-    amplitude = 1.0 if rope.yarn is None else rope.yarn.amplitude
-    return jnp.cos(angles) * amplitude, jnp.sin(angles) * amplitude
+    return jnp.cos(angles) * rope.amplitude, jnp.sin(angles) * rope.amplitude
 
 
 def _rotate(low: Array, high: Array, cos: Array, sin: Array, dtype: jnp.dtype) -> Array:
@@ -66,7 +80,7 @@ def _rotate(low: Array, high: Array, cos: Array, sin: Array, dtype: jnp.dtype) -
 
 
 def rotate_halves(x: Float[Array, "B N H dim"], cos: Array, sin: Array) -> Float[Array, "B N H dim"]:
-    """Rotary positions with pair j = channels (j, j + dim/2): Qwen3 and DFlash."""
+    """Rotary positions with pair j = channels (j, j + dim/2): dense models and DFlash."""
     low, high = jnp.split(x, 2, axis=-1)
     return _rotate(low, high, cos, sin, x.dtype)
 
@@ -88,31 +102,43 @@ class RMSNorm(nnx.Module):
 
 
 class Linear(nnx.Module):
-    """y = x W^T without bias, weight [out, in] as published."""
+    """y = x W^T, plus a bias [out] where the model has one; weight [out, in] as published."""
 
-    def __init__(self, out_size: int, in_size: int, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(self, out_size: int, in_size: int, dtype: jnp.dtype, rngs: nnx.Rngs, *, bias: bool = False):
         self.weight = nnx.Param(jax.random.normal(rngs.params(), (out_size, in_size), dtype) * in_size**-0.5)
+        self.bias = nnx.Param(jnp.zeros((out_size,), dtype)) if bias else None
 
     def dense(self, dtype: jnp.dtype) -> Float[Array, "out in"]:
         return self.weight[...].astype(dtype)
 
     def __call__(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
-        return x @ self.dense(x.dtype).T
+        y = x @ self.dense(x.dtype).T
+        return y if self.bias is None else y + self.bias[...].astype(y.dtype)
 
 
 class PackedLinear(nnx.Module):
     """The same with INT4 weights: weight_packed int32 [out, in/8], weight_scale bfloat16 [out, in/32]."""
 
-    def __init__(self, out_size: int, in_size: int, rounding: str, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        out_size: int,
+        in_size: int,
+        rounding: str,
+        rngs: nnx.Rngs,
+        *,
+        bias: jnp.dtype | None = None,
+    ):
         packed = quantize(jax.random.normal(rngs.params(), (out_size, in_size)) * in_size**-0.5)
         self.weight_packed, self.weight_scale = nnx.Param(packed.packed), nnx.Param(packed.scale)
+        self.bias = None if bias is None else nnx.Param(jnp.zeros((out_size,), bias))
         self.rounding = rounding
 
     def dense(self, dtype: jnp.dtype) -> Float[Array, "out in"]:
         return dequantize(Int4(self.weight_packed[...], self.weight_scale[...]), self.rounding).astype(dtype)
 
     def __call__(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
-        return x @ self.dense(x.dtype).T
+        y = x @ self.dense(x.dtype).T
+        return y if self.bias is None else y + self.bias[...].astype(y.dtype)
 
 
 class Embedding(nnx.Module):
@@ -135,19 +161,23 @@ class Linears:
     def __init__(self, packed: frozenset[str], rounding: str, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.packed, self.rounding, self.dtype, self.rngs = packed, rounding, dtype, rngs
 
-    def __call__(self, path: str, out_size: int, in_size: int) -> Linear | PackedLinear:
+    def __call__(self, path: str, out_size: int, in_size: int, bias: bool = False) -> Linear | PackedLinear:
         if path in self.packed:
-            return PackedLinear(out_size, in_size, self.rounding, self.rngs)
-        return Linear(out_size, in_size, self.dtype, self.rngs)
+            return PackedLinear(
+                out_size, in_size, self.rounding, self.rngs, bias=self.dtype if bias else None
+            )
+        return Linear(out_size, in_size, self.dtype, self.rngs, bias=bias)
 
 
 class MLP(nnx.Module):
     """SwiGLU: down(silu(gate x) * up x)."""
 
-    def __init__(self, path: str, hidden_size: int, intermediate_size: int, linears: Linears):
-        self.gate_proj = linears(f"{path}.gate_proj", intermediate_size, hidden_size)
-        self.up_proj = linears(f"{path}.up_proj", intermediate_size, hidden_size)
-        self.down_proj = linears(f"{path}.down_proj", hidden_size, intermediate_size)
+    def __init__(
+        self, path: str, hidden_size: int, intermediate_size: int, linears: Linears, bias: bool = False
+    ):
+        self.gate_proj = linears(f"{path}.gate_proj", intermediate_size, hidden_size, bias)
+        self.up_proj = linears(f"{path}.up_proj", intermediate_size, hidden_size, bias)
+        self.down_proj = linears(f"{path}.down_proj", hidden_size, intermediate_size, bias)
 
     def __call__(self, x: Float[Array, "... M"]) -> Float[Array, "... M"]:
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))

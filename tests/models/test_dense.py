@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jddtree.cache import append
-from jddtree.models.qwen3 import Qwen3
+from jddtree.models.dense import Dense
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask
 from tests import tiny
 from tests.oracles.heap_tree import ancestors
@@ -18,7 +18,7 @@ def norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
 
-def naive(model: Qwen3, ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def naive(model: Dense, ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """Logits [T, V] and every layer's output [T, M] of a causal pass over ids [T]."""
     config = model.config
     wide = partial(jax.tree.map, lambda leaf: np.asarray(leaf, np.float64))
@@ -68,7 +68,7 @@ def naive(model: Qwen3, ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 @jax.jit
-def on_prefix(model: Qwen3, prefix: jax.Array, ids: jax.Array, positions: jax.Array, mask: jax.Array):
+def on_prefix(model: Dense, prefix: jax.Array, ids: jax.Array, positions: jax.Array, mask: jax.Array):
     """Logits, and features tapped after layers 1 and 0, of slots over a committed prefix."""
     size = prefix.shape[1]
     empty = model.new_cache(1, size + 2, jnp.dtype(jnp.float32))

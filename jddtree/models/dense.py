@@ -1,10 +1,10 @@
-"""Qwen3 dense, tied or untied."""
+"""Dense targets, tied or untied: Qwen3 and the Llama family."""
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from jddtree.config import Qwen3Config
+from jddtree.config import DenseConfig
 from jddtree.models import gqa
 from jddtree.models.layers import FLOAT32, MLP, Embedding, Linears, RMSNorm, rope_tables
 from jddtree.models.target import Cache, Pass
@@ -14,12 +14,16 @@ from pallas_kernels.tree_attention.api import pack_mask
 class Layer(nnx.Module):
     """Pre-norm attention and MLP, each added to the residual stream."""
 
-    def __init__(self, config: Qwen3Config, index: int, linears: Linears):
+    def __init__(self, config: DenseConfig, index: int, linears: Linears):
         path = f"layers.{index}"
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, linears.dtype)
-        self.self_attn = gqa.GroupedQueryAttention(config, f"{path}.self_attn", linears)
+        self.self_attn = gqa.GroupedQueryAttention(
+            config, f"{path}.self_attn", linears, qk_norm=config.qk_norm, bias=config.attention_bias
+        )
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, linears.dtype)
-        self.mlp = MLP(f"{path}.mlp", config.hidden_size, config.intermediate_size, linears)
+        self.mlp = MLP(
+            f"{path}.mlp", config.hidden_size, config.intermediate_size, linears, bias=config.mlp_bias
+        )
         self.window = config.windows[index]
 
     def __call__(self, x, rope, positions, mask, cache, lengths):
@@ -35,12 +39,12 @@ class Layer(nnx.Module):
         return x + self.mlp(self.post_attention_layernorm(x)), fresh
 
 
-class Qwen3(nnx.Module):
+class Dense(nnx.Module):
     """Parameter paths equal the published names without ``model.``. ``packed``, ``rounding``: see KimiK2."""
 
     def __init__(
         self,
-        config: Qwen3Config,
+        config: DenseConfig,
         *,
         packed: frozenset[str] = frozenset(),
         rounding: str = "bfloat16",

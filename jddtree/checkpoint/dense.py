@@ -1,10 +1,10 @@
-"""Qwen3 dense: published names <-> `jddtree.models.qwen3`."""
+"""Qwen3 and Llama: published names <-> `jddtree.models.dense`."""
 
 from jddtree.checkpoint.mapping import Rule
-from jddtree.config import Qwen3Config
+from jddtree.config import DenseConfig
 
 
-def rules(config: Qwen3Config) -> tuple[Rule, ...]:
+def rules(config: DenseConfig) -> tuple[Rule, ...]:
     """Names without ``model.``; a tied checkpoint may hold the embedding a second time as its head."""
     return (
         Rule("skip", r".*\.rotary_emb\.inv_freq"),  # computed from the config
