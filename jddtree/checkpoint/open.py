@@ -94,7 +94,9 @@ def read_configs(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
         InputError: no such folder, neither form of weights in it, or a file that cannot be read.
     """
     if not path.is_dir():
-        raise InputError(f"{path} is not a folder" if path.exists() else f"{path} does not exist")
+        raise InputError(
+            f"{path} is neither a folder nor a GGUF file" if path.exists() else f"{path} does not exist"
+        )
     if not manifest.is_converted(path) and not published.is_published(path):
         raise InputError(f"{path} holds no checkpoint: neither *.safetensors nor {manifest.NAME}")
     generation = path / "generation_config.json"

@@ -31,9 +31,14 @@ def plan_published(folder: Path, raw: Mapping[str, Any]) -> tuple[Plan, dict[str
         InputError: files are damaged, or tensors and model do not match; names the tensor and its file.
     """
     source = published.tensors(folder)
+    return plan_tensors(source, raw), source
+
+
+def plan_tensors(source: Mapping[str, Tensor], raw: Mapping[str, Any]) -> Plan:
+    """How tensors fill the model of a config. Raises InputError as `plan_published`."""
     plan = make_plan(source, skeleton.rules(raw))
     skeleton.check(plan, raw, source)
-    return plan, source
+    return plan
 
 
 def to_orbax(plan: Plan, source: Mapping[str, Tensor], folder: Path, advance: Advance) -> None:
@@ -66,8 +71,8 @@ def to_orbax(plan: Plan, source: Mapping[str, Tensor], folder: Path, advance: Ad
     manifest.write_manifest(partial, plan)
 
 
-def to_published(plan: Plan, source: Path, folder: Path, advance: Advance) -> None:
-    """Fill ``folder``'s partial folder with safetensors files, from the Orbax folder ``source``."""
+def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path, advance: Advance) -> None:
+    """Fill ``folder``'s partial folder with safetensors files, from an Orbax folder or from tensors."""
     partial = partial_of(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -79,7 +84,12 @@ def to_published(plan: Plan, source: Path, folder: Path, advance: Advance) -> No
             name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         layout = [(tensor, entry.dtype, entry.shape) for entry in shard for tensor in entry.names]
         places |= {tensor: name for tensor, _, _ in layout}
-        published.write(partial / name, layout, _unpacked(shard, source / manifest.WEIGHTS, plan, advance))
+        data = (
+            _unpacked(shard, source / manifest.WEIGHTS, plan, advance)
+            if isinstance(source, Path)
+            else _read(shard, source, advance)
+        )
+        published.write(partial / name, layout, data)
     if len(shards) > 1:
         total = sum(entry.nbytes for entry in plan.entries)
         index = {"metadata": {"total_size": total}, "weight_map": places}
@@ -103,6 +113,12 @@ def companions(folder: Path) -> list[Path]:
 
 def _with_arrays(plan: Plan) -> list[Entry]:
     return [entry for entry in plan.entries if entry.arrays]
+
+
+def _read(entries: list[Entry], source: Mapping[str, Tensor], advance: Advance) -> Iterator[np.ndarray]:
+    for entry in entries:
+        yield from (source[name].read() for name in entry.names)
+        advance(entry.nbytes)
 
 
 def _unpacked(entries: list[Entry], weights: Path, plan: Plan, advance: Advance) -> Iterator[np.ndarray]:

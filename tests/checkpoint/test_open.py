@@ -214,7 +214,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         opened(tmp_path / "nowhere", tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is not a folder"):
+    with pytest.raises(InputError, match="is neither a folder nor a GGUF file"):
         opened(tmp_path / "file", tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no checkpoint"):

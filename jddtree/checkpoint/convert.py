@@ -1,0 +1,94 @@
+"""One checkpoint in another form: published, Orbax or GGUF in, published or Orbax out."""
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from jddtree.checkpoint import manifest, transfer
+from jddtree.checkpoint.gguf import GgufFile, is_gguf, read_gguf
+from jddtree.checkpoint.open import read_configs
+from jddtree.checkpoint.place import Say, partial_of, put_in_place, require_room, sole_writer
+from jddtree.checkpoint.progress import bar
+from jddtree.checkpoint.published import Tensor
+from jddtree.errors import InputError
+
+FORMS = {"orbax": "Orbax", "hf": "published"}
+
+
+def convert(source: Path, destination: Path, to: str | None, force: bool, say: Say) -> None:
+    """Convert ``source`` into ``destination``, which appears only when it is complete.
+
+    Args:
+        source: a published or an Orbax folder, or a GGUF file.
+        destination: a folder that does not exist or is empty.
+        to: "orbax" or "hf" (the published form); None is the form that ``source`` is not in, published for
+            a GGUF file.
+        force: replace a checkpoint that is in ``destination``.
+        say: takes lines for the user.
+
+    Raises:
+        InputError: the source is unusable, the destination is taken, or there is too little room on the disk.
+    """
+    source, destination = source.absolute(), destination.absolute()
+    gguf = read_gguf(source) if is_gguf(source) else None
+    config = gguf.config if gguf else read_configs(source)[0]
+    converted = gguf is None and manifest.is_converted(source)
+    if gguf is None and to == ("orbax" if converted else "hf"):
+        raise InputError(f"{source} is in this form already; copy the folder instead")
+    to = to or ("hf" if gguf or converted else "orbax")
+    _check_destination(source, destination, force)
+    started = time.monotonic()
+    tensors: Path | Mapping[str, Tensor]
+    if gguf:
+        plan, tensors = transfer.plan_tensors(gguf.tensors, config), gguf.tensors
+    elif converted:
+        plan, tensors = manifest.read_manifest(source), source
+    else:
+        plan, tensors = transfer.plan_published(source, config)
+    total = sum(entry.nbytes for entry in plan.entries)
+    with sole_writer(destination.parent, say):
+        _check_destination(source, destination, force)
+        require_room(destination.parent, total)
+        with bar("converting", total) as advance:
+            if to == "orbax":
+                assert not isinstance(tensors, Path)
+                transfer.to_orbax(plan, tensors, destination, advance)
+            else:
+                transfer.to_published(plan, tensors, destination, advance)
+        _write_companions(gguf or source, partial_of(destination))
+        put_in_place(destination)
+    seconds = time.monotonic() - started
+    count = sum(len(entry.names) for entry in plan.entries)
+    say(f"{source} -> {destination} ({FORMS[to]} form)")
+    say(f"{count} tensors, {total} bytes, {seconds:.1f} s, {total / 1e6 / max(seconds, 1e-9):.0f} MB/s")
+    if plan.skipped:
+        say(f"skipped, not part of the text model ({len(plan.skipped)}): {', '.join(plan.skipped)}")
+
+
+def _write_companions(source: GgufFile | Path, folder: Path) -> None:
+    """What lies beside the weights; config.json last, so that a copy that was interrupted does not load."""
+    if isinstance(source, Path):
+        for file in transfer.companions(source):
+            shutil.copyfile(file, folder / file.name)
+        return
+    for name in sorted(source.files, key=lambda name: name == "config.json"):
+        (folder / name).write_text(source.files[name], encoding="utf-8")
+
+
+def _check_destination(source: Path, destination: Path, force: bool) -> None:
+    here, there = source.resolve(), destination.resolve()
+    if here == there or here in there.parents or there in here.parents:
+        raise InputError(f"{destination} and {source} lie in each other; choose another folder")
+    if not destination.exists():
+        return
+    if not destination.is_dir():
+        raise InputError(f"{destination} is a file; choose another folder")
+    if not any(destination.iterdir()):
+        return
+    if not force:
+        raise InputError(f"{destination} is not empty; choose another folder or add --force")
+    if not (destination / "config.json").is_file():
+        raise InputError(
+            f"{destination} holds no checkpoint, so --force does not replace it; empty it yourself"
+        )
