@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jddtree.checkpoint.skeleton import abstract_model
 from jddtree.config import drafter_config, target_config
 from jddtree.errors import InputError, about
 from jddtree.models.drafter import Drafter
+from jddtree.models.layers import unpack_linears
 from jddtree.models.target import Target
 from jddtree.tokenizer import Tokenizer, load_tokenizer
 
@@ -65,9 +67,9 @@ def load_pair(
 
 
 def load_target(checkpoint: Checkpoint, dtype: jnp.dtype) -> Target:
-    """The target; INT4 weights stay packed. Raises InputError if the folder holds none."""
+    """The target; INT4 experts stay packed. Raises InputError if the folder holds none."""
     target_config(checkpoint.config)
-    return restore(checkpoint, abstract_model(checkpoint.config, checkpoint.packed), dtype)
+    return _restored(checkpoint, dtype)
 
 
 def load_drafter(checkpoint: Checkpoint, target: Target, dtype: jnp.dtype) -> Drafter:
@@ -84,4 +86,11 @@ def load_drafter(checkpoint: Checkpoint, target: Target, dtype: jnp.dtype) -> Dr
                 f"the drafter in {checkpoint.folder} does not fit the target: its {key} is {own}, "
                 f"the target's is {targets}"
             )
-    return restore(checkpoint, abstract_model(checkpoint.config, checkpoint.packed), dtype)
+    return _restored(checkpoint, dtype)
+
+
+def _restored(checkpoint: Checkpoint, dtype: jnp.dtype) -> Any:
+    """The model of a checkpoint, its dense INT4 layers dequantised."""
+    model = restore(checkpoint, abstract_model(checkpoint.config, checkpoint.packed), dtype)
+    unpack_linears(model, dtype)
+    return model

@@ -5,11 +5,14 @@ import shutil
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import jddtree.load
 from jddtree.errors import InputError
 from jddtree.load import bundled_pair, load_pair
+from jddtree.quantization import dequantize, quantize
 from tests import tiny
 
 TARGET, DRAFTER = tiny.TRAINED / "target", tiny.TRAINED / "drafter"
@@ -59,6 +62,32 @@ def test_the_two_folders_are_not_exchanged_unnoticed(cache_dir):
         load(cache_dir, target=DRAFTER)
     with pytest.raises(InputError, match="holds no DFlash drafter"):
         load(cache_dir, drafter=TARGET)
+
+
+def test_a_drafter_whose_linear_layers_are_int4(cache_dir, tmp_path):
+    """It drafts what the plain drafter of its dequantised weights drafts, and nothing stays packed."""
+    names = {False: tmp_path / "packed", True: tmp_path / "plain"}
+    for plain, folder in names.items():
+        folder.mkdir()
+        shutil.copyfile(DRAFTER / "config.json", folder / "config.json")
+        tensors = {}
+        for name, tensor in load_file(DRAFTER / "model.safetensors").items():
+            if tensor.ndim == 1:
+                tensors[name] = tensor
+                continue
+            int4 = quantize(jnp.asarray(tensor))
+            if plain:
+                tensors[name] = np.asarray(dequantize(int4))
+            else:
+                tensors[f"{name}_packed"] = np.asarray(int4.packed)
+                tensors[f"{name}_scale"] = np.asarray(int4.scale)
+                tensors[f"{name}_shape"] = np.array(tensor.shape, np.int64)
+        save_file(tensors, folder / "model.safetensors")
+    packed, plain = (load(cache_dir, drafter=folder).drafter for folder in names.values())
+    assert jax.tree.structure(packed) == jax.tree.structure(plain)
+    for ours, theirs in zip(jax.tree.leaves(packed), jax.tree.leaves(plain), strict=True):
+        assert ours.dtype == jnp.float32
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_missing_bundled_pair_says_what_to_pass(monkeypatch, tmp_path):

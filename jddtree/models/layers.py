@@ -136,9 +136,31 @@ class PackedLinear(nnx.Module):
     def dense(self, dtype: jnp.dtype) -> Float[Array, "out in"]:
         return dequantize(Int4(self.weight_packed[...], self.weight_scale[...]), self.rounding).astype(dtype)
 
+    def unpacked(self, dtype: jnp.dtype) -> Linear:
+        """The layer that gives the same, with its weights in ``dtype``."""
+        out_size, words = self.weight_packed.shape
+        has_bias = self.bias is not None
+        linear = nnx.eval_shape(lambda: Linear(out_size, 8 * words, dtype, nnx.Rngs(0), bias=has_bias))
+        linear.weight.set_value(self.dense(dtype))
+        if self.bias is not None and linear.bias is not None:
+            linear.bias.set_value(self.bias[...].astype(dtype))
+        return linear
+
     def __call__(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
         y = x @ self.dense(x.dtype).T
         return y if self.bias is None else y + self.bias[...].astype(y.dtype)
+
+
+def unpack_linears(model: nnx.Module, dtype: jnp.dtype) -> None:
+    """Replace every `PackedLinear` in ``model`` by its `Linear`, dequantised once.
+
+    Such layers read all their weights in every pass, and unpacking costs more than the bytes it saves. Routed
+    experts are not among them: of those a pass reads few, and they stay packed.
+    """
+    for _, module in list(nnx.iter_modules(model)):
+        for name, child in list(vars(module).items()):
+            if isinstance(child, PackedLinear):
+                setattr(module, name, child.unpacked(dtype))
 
 
 class Embedding(nnx.Module):

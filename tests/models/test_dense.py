@@ -1,4 +1,4 @@
-"""Qwen3 against a plain NumPy model in float64 that knows no cache, no tree and no mask words."""
+"""Dense targets against a plain NumPy model in float64 that knows no cache, no tree and no mask words."""
 
 from functools import partial
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jddtree.cache import append
 from jddtree.models.dense import Dense
@@ -34,34 +35,34 @@ def naive(model: Dense, ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     x, outputs = embedding[ids], []
     for layer, window in zip(model.layers, config.windows, strict=True):
         attention, mlp, eps = layer.self_attn, layer.mlp, config.rms_norm_eps
-        q_proj, k_proj, v_proj, o_proj, gate, up, down = (
-            wide(linear.weight[...])
-            for linear in (
-                *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
-                *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
-            )
-        )
+
+        def through(linear, x):
+            bias = 0 if linear.bias is None else wide(linear.bias[...])
+            return x @ wide(linear.weight[...]).T + bias
+
+        def normed(part, x):
+            return x if part is None else norm(x, wide(part.weight[...]), config.rms_norm_eps)
+
         h = norm(x, wide(layer.input_layernorm.weight[...]), eps)
         q, k, v = (
-            (h @ weight.T).reshape(len(ids), heads, config.head_dim)
-            for weight, heads in (
-                (q_proj, config.num_heads),
-                (k_proj, config.num_kv_heads),
-                (v_proj, config.num_kv_heads),
+            through(linear, h).reshape(len(ids), heads, config.head_dim)
+            for linear, heads in (
+                (attention.q_proj, config.num_heads),
+                (attention.k_proj, config.num_kv_heads),
+                (attention.v_proj, config.num_kv_heads),
             )
         )
-        q = rotate(norm(q, wide(attention.q_norm.weight[...]), eps))
-        k = rotate(norm(k, wide(attention.k_norm.weight[...]), eps))
+        q, k = rotate(normed(attention.q_norm, q)), rotate(normed(attention.k_norm, k))
         k, v = (np.repeat(array, config.num_heads // config.num_kv_heads, axis=1) for array in (k, v))
         back = places[:, None] - places
         seen = (back >= 0) & (back < (window or len(ids)))
         scores = np.where(seen, np.einsum("qhd,khd->hqk", q, k) * config.head_dim**-0.5, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        x = x + np.einsum("hqk,khd->qhd", weights, v).reshape(len(ids), -1) @ o_proj.T
+        x = x + through(attention.o_proj, np.einsum("hqk,khd->qhd", weights, v).reshape(len(ids), -1))
         h = norm(x, wide(layer.post_attention_layernorm.weight[...]), eps)
-        opened = h @ gate.T
-        x = x + (opened / (1 + np.exp(-opened)) * (h @ up.T)) @ down.T
+        opened = through(mlp.gate_proj, h)
+        x = x + through(mlp.down_proj, opened / (1 + np.exp(-opened)) * through(mlp.up_proj, h))
         outputs.append(x)
     head = embedding if config.tied else wide(model.lm_head.weight[...])
     return norm(x, wide(model.norm.weight[...]), config.rms_norm_eps) @ head.T, outputs
@@ -80,10 +81,25 @@ def on_prefix(model: Dense, prefix: jax.Array, ids: jax.Array, positions: jax.Ar
     return model.logits(passed.hidden), passed.features
 
 
+def biases(model: Dense) -> list[nnx.Param]:
+    return [
+        linear.bias
+        for layer in model.layers
+        for attention, mlp in [(layer.self_attn, layer.mlp)]
+        for linear in (
+            *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
+            *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
+        )
+        if linear.bias is not None
+    ]
+
+
 VARIANTS = {
     "untied": {},
     "tied": {"tie_word_embeddings": True},
     "windowed": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
+    "llama": {"model_type": "llama"},
+    "llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
 }
 
 
@@ -92,8 +108,16 @@ def test_every_node_of_a_tree_is_what_its_own_path_gives(variant):
     model = tiny.target(tiny.QWEN3 | VARIANTS[variant])
     assert hasattr(model, "lm_head") == (variant != "tied")
     random = np.random.default_rng(0)
-    for norm_weight in (layer.self_attn.q_norm.weight for layer in model.layers):
-        norm_weight.set_value(jnp.asarray(random.uniform(0.5, 2, 8), jnp.float32))
+    llama = variant.startswith("llama")
+    assert [leaf.size for leaf in biases(model)] == (
+        [32, 16, 16, 32, 32, 32, 32] * 2 if "biases" in variant else []
+    )
+    for bias in biases(model):
+        bias.set_value(jnp.asarray(random.normal(size=bias.size), jnp.float32))
+    for attention in (layer.self_attn for layer in model.layers):
+        assert (attention.q_norm is None, attention.k_norm is None) == (llama, llama)
+        if not llama:
+            attention.q_norm.weight.set_value(jnp.asarray(random.uniform(0.5, 2, 8), jnp.float32))
     prefix = random.integers(0, 50, 6).astype(np.int32)
     parents = np.array([-1, 0, 0, 1, 3, 4, 2])
     ids = random.integers(0, 50, len(parents)).astype(np.int32)

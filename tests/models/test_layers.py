@@ -17,6 +17,7 @@ from jddtree.models.layers import (
     rope_tables,
     rotate_halves,
     rotate_pairs,
+    unpack_linears,
 )
 
 
@@ -60,6 +61,20 @@ def test_a_packed_linear_is_its_dequantised_twin(rounding):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 64)), jnp.float32)
     np.testing.assert_array_equal(packed(x), twin(x))
     assert packed(x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, jnp.dtype(jnp.bfloat16)])
+def test_packed_linears_of_a_model_are_unpacked_once(dtype):
+    linears = Linears(frozenset({"mlp.up_proj", "mlp.down_proj"}), "bfloat16", dtype, nnx.Rngs(0))
+    mlp = MLP("mlp", 32, 64, linears, bias=True)
+    for number, linear in enumerate((mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
+        linear.bias.set_value(jnp.full_like(linear.bias[...], number + 1))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 32)), dtype)
+    wanted = mlp(x)
+    unpack_linears(mlp, dtype)
+    assert {type(linear) for linear in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)} == {Linear}
+    assert mlp.up_proj.weight[...].dtype == dtype
+    np.testing.assert_array_equal(mlp(x), wanted)
 
 
 def test_the_mlp_gates_with_silu_and_packs_the_layers_that_are_named():
