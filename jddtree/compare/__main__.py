@@ -1,11 +1,11 @@
-"""``python -m jddtree.compare``: the shipped code against reference data and exact distributions."""
+"""``python -m jddtree.compare``: the shipped code against reference data, distributions and PyTorch."""
 
 import argparse
 import sys
 
 from jddtree.accept import RULES
 from jddtree.command import Parser, exit_status, leave, path
-from jddtree.compare import goldens, sampling
+from jddtree.compare import against_torch, goldens, sampling
 from jddtree.engine import DEFAULT_BUDGET, METHODS
 
 
@@ -30,6 +30,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             "this is for small vocabularies, or for few tokens. Nothing ends a text before its L tokens. "
             f"Exit status: 0 passed, 1 a p-value under {sampling.FAILS_BELOW:g}, 2 bad input.",
         )
+    )
+    against_torch.add_flags(
+        commands.add_parser(
+            "torch",
+            help="the same folders in PyTorch and here, stage by stage",
+            description="Run the public PyTorch code in an interpreter of its own and compare every stage: "
+            "embedding, layers, router, logits, taps, drafter, tree, verify logits, greedy ids. Exit status: "
+            "0 equal or a tie within rounding, 1 a bug (the last line names the first stage), 2 bad input.",
+        ),
+        path,
     )
     return parser.parse_args(arguments)
 
@@ -65,7 +75,9 @@ def main(arguments: list[str]) -> int:
 
     def job() -> int:
         flags = parse(arguments)
-        return goldens.main(flags.dir, flags.json) if flags.command == "goldens" else sampling.main(flags)
+        if flags.command == "goldens":
+            return goldens.main(flags.dir, flags.json)
+        return {"sampling": sampling, "torch": against_torch}[flags.command].main(flags)
 
     return exit_status(job, "interrupted")
 

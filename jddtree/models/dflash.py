@@ -103,10 +103,10 @@ class DFlash(nnx.Module):
             outputs.append(x)
         return self.norm(x), tuple(outputs)
 
-    def draft(
-        self, target: Target, anchor: Int[Array, " B"], lengths: Int[Array, " B"], cache: Cache
-    ) -> Float[Array, "B D V"]:
-        """See `jddtree.models.drafter.Drafter`. Slot 0 is the anchor; slots 1 .. D hold the mask token."""
+    def inputs(
+        self, target: Target, anchor: Int[Array, " B"], lengths: Int[Array, " B"]
+    ) -> tuple[Float[Array, "B G M"], Int[Array, "B G"]]:
+        """Embeddings and positions of a block: slot 0 is the anchor, slots 1 .. D hold the mask token."""
         c = self.config
         masks = jnp.full((anchor.shape[0], c.block_size - 1), c.mask_token_id, jnp.int32)
         embeddings = target.embed(jnp.concatenate([anchor[:, None], masks], axis=1))
@@ -114,11 +114,20 @@ class DFlash(nnx.Module):
             embeddings = embeddings * jnp.asarray(c.input_embedding_scale, embeddings.dtype)
         positions = lengths[:, None] + jnp.arange(c.block_size, dtype=jnp.int32)
         # Slots past the last position are never used; they only must not leave the range.
-        positions = jnp.minimum(positions, c.max_position - 1)
-        hidden, _ = self.block(embeddings, positions, cache, lengths)
-        logits = target.logits(hidden[:, 1:])
+        return embeddings, jnp.minimum(positions, c.max_position - 1)
+
+    def logits(self, target: Target, hidden: Float[Array, "B G M"]) -> Float[Array, "B D V"]:
+        """The target's head over slots 1 .. D, float32."""
+        c, logits = self.config, target.logits(hidden[:, 1:])
         if c.output_multiplier != 1.0:
             logits = logits * c.output_multiplier
         if c.final_logit_softcapping is not None:
             logits = c.final_logit_softcapping * jnp.tanh(logits / c.final_logit_softcapping)
         return logits
+
+    def draft(
+        self, target: Target, anchor: Int[Array, " B"], lengths: Int[Array, " B"], cache: Cache
+    ) -> Float[Array, "B D V"]:
+        """See `jddtree.models.drafter.Drafter`."""
+        hidden, _ = self.block(*self.inputs(target, anchor, lengths), cache, lengths)
+        return self.logits(target, hidden)

@@ -24,13 +24,17 @@ class Router(nnx.Module):
         self.e_score_correction_bias = nnx.Param(jnp.zeros((config.num_experts,), jnp.float32))
         self.config = config
 
-    def __call__(self, x: Float[Array, "T M"]) -> tuple[Int[Array, "T K"], Float[Array, "T K"]]:
-        """Expert ids, and weights: sigmoid scores without the bias, normalised, then scaled."""
-        c = self.config
+    def scores(self, x: Float[Array, "T M"]) -> Float[Array, "T E"]:
+        """Sigmoid scores, float32, without the bias."""
         logits = jnp.matmul(
             x.astype(jnp.float32), self.weight[...].astype(jnp.float32).T, precision=jax.lax.Precision.HIGHEST
         )
-        scores = jax.nn.sigmoid(logits)
+        return jax.nn.sigmoid(logits)
+
+    def __call__(self, x: Float[Array, "T M"]) -> tuple[Int[Array, "T K"], Float[Array, "T K"]]:
+        """Expert ids, and weights: sigmoid scores without the bias, normalised, then scaled."""
+        c = self.config
+        scores = self.scores(x)
         choice = scores + self.e_score_correction_bias[...]
         if c.num_groups > 1:
             groups = choice.reshape(-1, c.num_groups, c.num_experts // c.num_groups)
