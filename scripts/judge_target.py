@@ -15,11 +15,11 @@ from rich.table import Table
 
 from jddtree.tokenizer import Tokenizer, load_tokenizer
 from scripts.pair import options, stages
-from scripts.pair.answers import write
 from scripts.pair.command import run
 from scripts.pair.distinct import distinct_share
 from scripts.pair.documents import KINDS, Documents
 from scripts.pair.publish import read_target, write_json
+from scripts.pair.sampler import write
 from scripts.pair.target import rounded
 
 ANSWER = re.compile(r"The answer is (\d+)")

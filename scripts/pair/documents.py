@@ -3,6 +3,7 @@
 import io
 import json
 import lzma
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from jaxtyping import Bool, Int32, UInt8, UInt16
 from jddtree.errors import InputError
 from jddtree.tokenizer import Tokenizer
 
-KINDS = ("story", "explain", "chat", "code", "maths", "library")
+KINDS = ("story", "explain", "chat", "code", "maths", "library", "docs", "facts")
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,14 @@ class Rows:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def gather(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens and positions as int32, and the answer's marks, of the rows of the given indices."""
+        return (
+            self.tokens[chosen].astype(np.int32),
+            self.positions[chosen].astype(np.int32),
+            self.answer[chosen],
+        )
+
     def batches(self, size: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Endless batches of ``size`` rows, in a new random order every epoch; an incomplete last batch is
         left out.
@@ -172,12 +181,7 @@ class Rows:
         while True:
             order = rng.permutation(len(self))
             for i in range(0, len(order) - size + 1, size):
-                pick = order[i : i + size]
-                yield (
-                    self.tokens[pick].astype(np.int32),
-                    self.positions[pick].astype(np.int32),
-                    self.answer[pick],
-                )
+                yield self.gather(order[i : i + size])
 
 
 def pack(documents: Documents, width: int, special: Special, seed: int) -> Rows:
@@ -186,30 +190,31 @@ def pack(documents: Documents, width: int, special: Special, seed: int) -> Rows:
     """
     starts, lengths = documents.starts(), documents.lengths
     order = np.random.default_rng(seed).permutation(len(lengths))
-    room = np.full(64, width)
     rows: list[list[int]] = [[] for _ in range(64)]
+    room = [(width, slot) for slot in range(64)]  # sorted
     closed: list[list[int]] = []
-    for i in order[lengths[order] <= width]:
-        left = room - lengths[i]
-        slot = int(np.argmin(np.where(left >= 0, left, width + 1)))
-        if left[slot] < 0:
-            slot = int(np.argmin(room))
+    for i in order[lengths[order] <= width].tolist():
+        length = int(lengths[i])
+        place = bisect_left(room, (length, 0))
+        left, slot = room.pop(place if place < len(room) else 0)
+        if left < length:  # no row holds it: the fullest is closed
             closed.append(rows[slot])
-            rows[slot], room[slot] = [], width
-        rows[slot].append(int(i))
-        room[slot] -= lengths[i]
+            rows[slot], left = [], width
+        rows[slot].append(i)
+        insort(room, (left - length, slot))
     closed += [row for row in rows if row]
     tokens = np.full((len(closed), width), special.pad, np.uint16)
     positions = np.zeros((len(closed), width), np.uint16)
     answer = np.zeros((len(closed), width), bool)
     ramp = np.arange(width, dtype=np.uint16)
+    begins, sizes, heads = starts.tolist(), lengths.tolist(), documents.prompts.tolist()
     for row, members in enumerate(closed):
         at = 0
         for i in members:
-            n = lengths[i]
-            tokens[row, at : at + n] = documents.tokens[starts[i] : starts[i] + n]
+            n = sizes[i]
+            tokens[row, at : at + n] = documents.tokens[begins[i] : begins[i] + n]
             positions[row, at : at + n] = ramp[:n]
-            answer[row, at + documents.prompts[i] : at + n] = True
+            answer[row, at + heads[i] : at + n] = True
             at += n
     return Rows(tokens, positions, answer)
 

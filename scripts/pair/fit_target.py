@@ -2,29 +2,94 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jddtree.config import KimiK2Config
-from scripts.pair import muon
-from scripts.pair.documents import KINDS, Documents, Rows, Special, pack
-from scripts.pair.target import Params, init_target, rounded, token_losses
+from jddtree.errors import InputError
+from scripts.pair import muon, resume
+from scripts.pair.blend import Blend
+from scripts.pair.documents import KINDS, Documents, Special, pack
+from scripts.pair.target import Params, cross_entropy, init_target, next_logits, rounded, unlikelihood
+from scripts.pair.unlikelihood import Own, Prompts, write_own
 
 BALANCE = 5e-3  # step of the router's correction bias, falling with the learning rate
+OWN_ONE_IN = 4  # rows of own texts in a step against loops: one to so many rows of the corpus
 REPORT_EVERY = 50
 Say = Callable[[str], None]
 
 
-@partial(jax.jit, static_argnames=("config", "cudnn", "dtype"), donate_argnames=("params", "moments"))
-def _train_step(config, params, moments, tokens, positions, rate, balance, cudnn, dtype):
-    def loss_of(params):
-        losses, counts, loads = token_losses(config, rounded(params, dtype), tokens, positions, cudnn)
-        return jnp.sum(losses * counts) / jnp.maximum(jnp.sum(counts), 1), loads
+@dataclass(frozen=True)
+class Plan:
+    """How long and how to train.
 
-    (loss, loads), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+    steps: batches of ``batch`` rows, at most at learning rate ``rate``. The last ``rounds`` times
+    ``round_steps`` of them also work against loops: a round writes ``texts`` texts of ``slots`` ids, and
+    their unlikelihood counts ``weight`` times. The state is saved every ``save_every`` steps and before each
+    round.
+    """
+
+    steps: int
+    batch: int
+    rate: float
+    seed: int
+    rounds: int
+    round_steps: int
+    weight: float
+    texts: int
+    slots: int
+    save_every: int
+
+    def __post_init__(self) -> None:
+        if self.rounds * self.round_steps > self.steps:
+            raise InputError(
+                f"{self.rounds} rounds of {self.round_steps} steps against loops are more than all "
+                f"{self.steps} steps"
+            )
+
+    @property
+    def first_round(self) -> int:
+        """The step at which the first round begins."""
+        return self.steps - self.rounds * self.round_steps
+
+    def begins_round(self, step: int) -> bool:
+        return self.first_round <= step < self.steps and (step - self.first_round) % self.round_steps == 0
+
+    def saves(self, step: int) -> bool:
+        """Whether the state is saved after ``step`` steps. Inside a round it is not: the round's texts would
+        be lost.
+        """
+        ordinary = step < self.first_round and step % self.save_every == 0
+        return step > 0 and (ordinary or self.begins_round(step) or step == self.steps)
+
+
+@partial(jax.jit, static_argnames=("config", "cudnn", "dtype"), donate_argnames=("params", "moments"))
+def train_step(config, params, moments, tokens, positions, own, rate, balance, weight, cudnn, dtype):
+    """One step on rows of the corpus and, unless ``own`` is None, on (tokens, positions, marks) of own texts.
+
+    Returns parameters, moments, the corpus's loss, the unlikelihood (0 without own texts) and the busiest
+    expert's load over the mean.
+    """
+    rows = len(tokens)
+    if own is not None:
+        tokens, positions = jnp.concatenate([tokens, own[0]]), jnp.concatenate([positions, own[1]])
+
+    def loss_of(params):
+        logits, counts, loads = next_logits(config, rounded(params, dtype), tokens, positions, cudnn)
+        losses = cross_entropy(logits[:rows], tokens[:rows, 1:])
+        loss = jnp.sum(losses * counts[:rows]) / jnp.maximum(jnp.sum(counts[:rows]), 1)
+        again = jnp.float32(0)
+        if own is not None:
+            marks = own[2][:, 1:]
+            again = jnp.sum(unlikelihood(logits[rows:], own[0][:, 1:]) * marks) / jnp.maximum(marks.sum(), 1)
+        return loss + weight * again, (loss, again, loads)
+
+    (_, (loss, again, loads)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
     params, moments = muon.update(params, grads, moments, rate)
     mean = jnp.mean(loads, axis=-1, keepdims=True)
     biases = sorted(
@@ -32,61 +97,104 @@ def _train_step(config, params, moments, tokens, positions, rate, balance, cudnn
     )
     for name, load, average in zip(biases, loads, mean, strict=True):
         params[name] = params[name] + balance * jnp.sign(average - load)
-    return params, moments, loss, jnp.max(loads / mean)
+    return params, moments, loss, again, jnp.max(loads / mean)
 
 
 def fit_target(
     config: KimiK2Config,
-    rows: Rows,
-    special: Special,
+    blend: Blend,
+    train: Prompts,
+    valid: Documents,
+    plan: Plan,
     *,
-    steps: int,
-    batch: int,
-    rate: float,
-    seed: int,
     cudnn: bool,
     dtype: jnp.dtype,
+    state: Path,
     say: Say,
-) -> Params:
-    """Train from scratch: ``steps`` batches of ``batch`` rows, computing in ``dtype``. Returns float32
-    parameters.
+) -> tuple[Params, dict]:
+    """Train from scratch, or go on from ``state``, computing in ``dtype``. Returns float32 parameters and a
+    report: loss by kind at the first round against loops, and the share of distinct grams in greedy answers
+    to the prompts of ``valid`` at every round's beginning and at the end.
 
     Routing stays even through the correction bias alone (no auxiliary loss): after each step it moves by a
     fixed amount towards the mean load (arXiv 2408.15664).
+
+    Raises:
+      InputError: ``state`` is of a run with other flags or data; too few rows.
     """
-    params = init_target(config, seed)
+    special, width = train.form.special, blend.rows.tokens.shape[1]
+    held = Prompts(valid, train.form, train.longest)
+    params = init_target(config, plan.seed)
     moments = muon.start(params)
     say(
-        f"target: {sum(v.size for v in params.values()) / 1e6:.1f} M parameters, {len(rows)} rows of "
-        f"{rows.tokens.shape[1]}"
+        f"target: {sum(v.size for v in params.values()) / 1e6:.1f} M parameters, {len(blend.rows)} rows of "
+        f"{width}"
     )
-    batches = rows.batches(batch, seed)
+    facts = asdict(plan) | {"shares": blend.shares, "dtype": str(dtype), "config": repr(config)}
+    mark = resume.fingerprint(facts, blend.rows.tokens)
+    start = 0
+    if (found := resume.load(state, mark, (params, moments))) is not None:
+        start, (params, moments) = found
+        say(f"target: going on after step {start}")
+    report: dict = {"distinct": {}}
+    own: Own | None = None
+
+    def write(step: int) -> Own:
+        texts, figures = write_own(
+            config,
+            rounded(params, dtype),
+            train,
+            held,
+            texts=plan.texts,
+            slots=plan.slots,
+            width=width,
+            seed=plan.seed + step,
+            say=say,
+        )
+        report["distinct"][step] = figures
+        return texts
+
+    batches = blend.batches(plan.batch, plan.seed, start)
     begin = clock = time.time()
-    for i in range(steps):
+    reported = start
+    for i in range(start, plan.steps):
+        if plan.begins_round(i) and held.by_kind and train.by_kind:
+            own = write(i)
+            if i == plan.first_round:
+                report["loss_before_rounds"] = loss_by_kind(
+                    config, rounded(params, dtype), valid, special, width, plan.batch, cudnn
+                )
         tokens, positions, _ = next(batches)
-        now = muon.schedule(i / steps, rate)
-        params, moments, loss, peak = _train_step(
+        now = muon.schedule(i / plan.steps, plan.rate)
+        params, moments, loss, again, peak = train_step(
             config,
             params,
             moments,
             tokens,
             positions,
+            None
+            if own is None
+            else own.draw(max(1, plan.batch // OWN_ONE_IN), np.random.default_rng([plan.seed, i])),
             np.float32(now),
-            np.float32(BALANCE * now / rate),
+            np.float32(BALANCE * now / plan.rate),
+            np.float32(plan.weight),
             cudnn,
             dtype,
         )
-        if i == 0 or (i + 1) % REPORT_EVERY == 0 or i + 1 == steps:
+        if i == start or (i + 1) % REPORT_EVERY == 0 or i + 1 == plan.steps:
             value = float(loss)
-            done = 1 if i == 0 else (i % REPORT_EVERY) + 1
-            speed = done * tokens.size / (time.time() - clock)
-            clock = time.time()
-            left = (clock - begin) / (i + 1) * (steps - i - 1)
+            speed = (i + 1 - reported) * tokens.size / (time.time() - clock)
+            clock, reported = time.time(), i + 1
+            left = (clock - begin) / (i + 1 - start) * (plan.steps - i - 1)
             say(
-                f"target {i + 1}/{steps}  loss {value:.3f}  busiest expert {float(peak):.2f} of the mean  "
-                f"{speed / 1e3:.0f}k tokens/s  {left:.0f} s left"
+                f"target {i + 1}/{plan.steps}  loss {value:.3f}  repeats {float(again):.3f}  busiest expert "
+                f"{float(peak):.2f} of the mean  {speed / 1e3:.0f}k tokens/s  {left:.0f} s left"
             )
-    return _with_mask_vector(params, special)
+        if plan.saves(i + 1):
+            resume.save(state, mark, i + 1, (params, moments))
+    if own is not None:
+        write(plan.steps)
+    return _with_mask_vector(params, special), report
 
 
 def _with_mask_vector(params: Params, special: Special) -> Params:
@@ -103,8 +211,8 @@ def _with_mask_vector(params: Params, special: Special) -> Params:
 
 @partial(jax.jit, static_argnames=("config", "cudnn"))
 def _losses(config, params, tokens, positions, cudnn):
-    losses, counts, _ = token_losses(config, params, tokens, positions, cudnn)
-    return jnp.sum(losses * counts), jnp.sum(counts)
+    logits, counts, _ = next_logits(config, params, tokens, positions, cudnn)
+    return jnp.sum(cross_entropy(logits, tokens[:, 1:]) * counts), jnp.sum(counts)
 
 
 def loss_by_kind(

@@ -8,13 +8,16 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from scripts.pair.blend import WEIGHTS
 from scripts.pair.sizes import SIZES
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
     """A parser with --data, --size, --seed, --width, --batch and --dtype."""
     found = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--data", type=Path, required=True, help="folder with train.npz.xz and valid.npz.xz")
+    found.add_argument(
+        "--data", type=Path, nargs="+", required=True, help="folders with train.npz.xz and valid.npz.xz"
+    )
     found.add_argument("--size", choices=sorted(SIZES), default="mini")
     found.add_argument("--seed", type=int, default=0)
     found.add_argument("--width", type=int, default=512, help="tokens in a training row")
@@ -32,8 +35,22 @@ def add_tokenizer(to: argparse.ArgumentParser) -> None:
 
 def add_target(to: argparse.ArgumentParser) -> None:
     """Flags of target training."""
-    to.add_argument("--target-steps", type=int, default=4700)
+    to.add_argument("--target-steps", type=int, default=5000)
     to.add_argument("--target-rate", type=float, default=4e-3, help="learning rate")
+    to.add_argument(
+        "--weights",
+        nargs="*",
+        default=[],
+        metavar="KIND=NUMBER",
+        help="how often a kind is seen against one of weight 1; default: "
+        + " ".join(f"{kind}={weight:g}" for kind, weight in WEIGHTS.items()),
+    )
+    to.add_argument("--save-every", type=int, default=1000, help="steps between two saved states")
+    to.add_argument("--unlike-rounds", type=int, default=8, help="rounds against loops, at the end")
+    to.add_argument("--unlike-steps", type=int, default=100, help="steps of such a round")
+    to.add_argument("--unlike-weight", type=float, default=1.0, help="weight of the repeats' unlikelihood")
+    to.add_argument("--unlike-texts", type=int, default=4096, help="texts that such a round writes")
+    to.add_argument("--unlike-slots", type=int, default=320, help="longest of them, prompt included")
 
 
 def add_answers(to: argparse.ArgumentParser) -> None:

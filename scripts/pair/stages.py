@@ -10,13 +10,15 @@ from jddtree.errors import InputError
 from jddtree.tokenizer import load_tokenizer
 from scripts.pair import options
 from scripts.pair.answers import write_answers
-from scripts.pair.documents import Documents, pack
+from scripts.pair.blend import blend, weights_of
+from scripts.pair.documents import ChatForm, Documents
 from scripts.pair.fit_drafter import fit_drafter, slots_right
-from scripts.pair.fit_target import fit_target, loss_by_kind
+from scripts.pair.fit_target import Plan, fit_target, loss_by_kind
 from scripts.pair.mixture import drafter_rows
-from scripts.pair.publish import shipped
+from scripts.pair.publish import shipped, write_json
 from scripts.pair.sizes import SIZES, Size, drafter_json, target_json
 from scripts.pair.target import Params, rounded
+from scripts.pair.unlikelihood import Prompts
 
 Say = Callable[[str], None]
 
@@ -34,8 +36,11 @@ def size_of(args: argparse.Namespace, tokenizer_folder: Path) -> Size:
 
 
 def corpus(args: argparse.Namespace, part: str) -> Documents:
-    """The encoded "train" or "valid" part."""
-    return Documents.load(args.data / f"{part}.npz.xz")
+    """The encoded "train" or "valid" part of all folders."""
+    first, *rest = [Documents.load(folder / f"{part}.npz.xz") for folder in args.data]
+    for other in rest:
+        first = first.joined(other)
+    return first
 
 
 def config_of(size: Size) -> KimiK2Config:
@@ -46,22 +51,44 @@ def config_of(size: Size) -> KimiK2Config:
 
 
 def train_target(args: argparse.Namespace, size: Size, train: Documents, say: Say) -> Params:
-    """Float32 parameters."""
-    rows = pack(train, args.width, size.special, args.seed)
-    filled = train.lengths.sum() / rows.tokens.size
-    say(f"{len(train.tokens) / 1e6:.1f} M tokens packed, {filled:.1%} of the rows filled")
-    return fit_target(
-        config_of(size),
-        rows,
-        size.special,
+    """Float32 parameters. Writes `target_training.json` into --out, and the state to go on from."""
+    tokenizer = load_tokenizer(args.tokenizer)
+    assert tokenizer is not None
+    plan = Plan(
         steps=args.target_steps,
         batch=args.batch,
         rate=args.target_rate,
         seed=args.seed,
+        rounds=args.unlike_rounds,
+        round_steps=args.unlike_steps,
+        weight=args.unlike_weight,
+        texts=args.unlike_texts,
+        slots=args.unlike_slots,
+        save_every=args.save_every,
+    )
+    rows = blend(train, weights_of(args.weights), args.width, size.special, args.seed)
+    filled = sum(rows.tokens.values()) / rows.rows.tokens.size
+    say(f"{sum(rows.tokens.values()) / 1e6:.1f} M tokens packed, {filled:.1%} of the rows filled")
+    kinds = rows.report(plan.steps * plan.batch * args.width * filled)
+    for kind, row in kinds.items():
+        say(
+            f"{kind}: {row['tokens'] / 1e6:.2f} M tokens, {row['share']:.1%} of what is trained on, seen "
+            f"{row['seen']:.2f} times"
+        )
+    params, report = fit_target(
+        config_of(size),
+        rows,
+        Prompts(train, ChatForm.of(tokenizer, size.special), args.unlike_slots // 2),
+        corpus(args, "valid"),
+        plan,
         cudnn=options.on_gpu(),
         dtype=options.dtype_of(args),
+        state=args.out / "target_state.safetensors",
         say=say,
     )
+    if report["distinct"] or not plan.rounds:  # not when the run had ended before
+        write_json(args.out / "target_training.json", {"kinds": kinds} | report)
+    return params
 
 
 def judge_target(

@@ -187,14 +187,26 @@ def head_logits(params: Params, hidden: Float[Array, "... M"]) -> Float[Array, "
     return jnp.einsum("...m,vm->...v", hidden, params["lm_head.weight"], preferred_element_type=jnp.float32)
 
 
-def token_losses(
+def next_logits(
     config: KimiK2Config, params: Params, tokens: Int[Array, "B T"], positions: Int[Array, "B T"], cudnn: bool
-) -> tuple[Float[Array, "B T-1"], Bool[Array, "B T-1"], Float[Array, "L E"]]:
-    """Loss in nats of every next token, which of them count (inside one document), and expert loads."""
+) -> tuple[Float[Array, "B T-1 V"], Bool[Array, "B T-1"], Float[Array, "L E"]]:
+    """Logits of every next token, which of them are inside one document, and expert loads."""
     out = forward(config, params, tokens, positions, cudnn)
-    logits = head_logits(params, out.hidden[:, :-1])
-    right = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits, axis=-1) - right, positions[:, 1:] > 0, out.loads
+    return head_logits(params, out.hidden[:, :-1]), positions[:, 1:] > 0, out.loads
+
+
+def cross_entropy(logits: Float[Array, "B T V"], right: Int[Array, "B T"]) -> Float[Array, "B T"]:
+    """-log p of the right token, in nats."""
+    chosen = jnp.take_along_axis(logits, right[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - chosen
+
+
+def unlikelihood(logits: Float[Array, "B T V"], wrong: Int[Array, "B T"]) -> Float[Array, "B T"]:
+    """-log(1 - p) of the wrong token, in nats; exact near p = 1 too, where a loop sits."""
+    chosen = jnp.take_along_axis(logits, wrong[..., None], axis=-1)[..., 0]
+    is_wrong = jnp.arange(logits.shape[-1]) == wrong[..., None]
+    others = jax.nn.logsumexp(jnp.where(is_wrong, -jnp.inf, logits), axis=-1)
+    return jax.nn.softplus(chosen - others)
 
 
 def new_cache(config: KimiK2Config, rows: int, slots: int, dtype: jnp.dtype) -> list[tuple[Array, Array]]:

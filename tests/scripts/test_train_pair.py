@@ -33,7 +33,8 @@ from scripts.pair.publish import read_target
 from scripts.pair.target import forward, head_logits
 
 STAGE = ["--size", "toy", "--width", "64", "--batch", "8"]
-TARGET = ["--target-steps", "12"]
+TARGET = ["--target-steps", "12", "--unlike-rounds", "2", "--unlike-steps", "2"]
+TARGET += ["--unlike-texts", "32", "--unlike-slots", "48"]
 ANSWERS = ["--answer-batches", "2", "--answer-rows", "8", "--answer-slots", "48"]
 DRAFTER = ["--drafter-steps", "6", "--drafter-batch", "4", "--anchors", "6"]
 SECRET = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"

@@ -16,7 +16,7 @@ SIZE = SIZES["toy"]
 CONFIG = target_config(target_json(SIZE))
 forward = jax.jit(partial(target.forward, CONFIG, cudnn=False))
 step = jax.jit(partial(target.step, CONFIG))
-losses_of = jax.jit(partial(target.token_losses, CONFIG, cudnn=False))
+next_logits = jax.jit(partial(target.next_logits, CONFIG, cudnn=False))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,8 @@ def test_token_by_token_equals_all_at_once(params, row):
 
 
 def test_loss_counts_next_tokens_of_the_same_document(params, row):
-    losses, counts, loads = losses_of(params, *row)
+    following, counts, loads = next_logits(params, *row)
+    losses = target.cross_entropy(following, row[0][:, 1:])
     np.testing.assert_array_equal(counts[0], [1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0])
     logits = head_logits(params, forward(params, *row).hidden)
     expected = -jax.nn.log_softmax(logits[0, 2])[row[0][0, 3]]
