@@ -16,7 +16,8 @@ def traced_kernels() -> Generator[dict[str, str], None, None]:
     try:
         yield ran
     finally:
-        _traced.remove(ran)
+        # By identity: another thread's may be equal.
+        _traced[:] = [other for other in _traced if other is not ran]
 
 
 def call(

@@ -1,17 +1,23 @@
-"""Measure a pair in the real decoder on held-out prompts, greedily: what chains and trees commit a round, by
-kind.
+"""Measure a pair in the real decoder on held-out prompts: what chains and trees commit a round, by kind, and
+how good the texts are.
 
-    python -m scripts.eval_pair [--target DIR --drafter DIR] [--budgets 16] [--json FILE]
+    python -m scripts.eval_pair [--target DIR --drafter DIR] [--budgets 16 --seeds 1] [--json FILE]
 
-The prompts (`scripts/pair/prompts.json`) are in no training text. "maths" is of the trained templates and
-counts in no total. "distinct" is the share of different token 4-grams in a text, so that loops do not pass
-for success. Exit status 1 if a chain or tree gives another text than plain decoding, in float32.
+The prompts (`scripts/pair/prompts.json`) are in no training text. "maths" is of trained templates, "problems"
+are of other forms; neither counts in the total. "distinct" is the share of different token 4-grams in a text,
+so that loops do not pass for success. "right" counts the word problems' right answers. Temperature 0 is
+greedy; at others, a prompt and a seed give the same text with every method. Exit status 1 if a chain or tree
+gives another text than plain decoding, in float32, and no tie explains it.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import batched
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,165 +25,166 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from jddtree.chat import encode_chat, load_template
-from jddtree.decoder import Decoder, Task, slots_for
+from jddtree.decoder import Decoder, slots_for
+from jddtree.engine import Engine, default_cache_dir
 from jddtree.errors import InputError
-from jddtree.exactness import compare
 from jddtree.finish import Generation
-from jddtree.load import Pair, bundled_pair, load_pair
-from jddtree.state import Method
-from jddtree.tokenizer import stop_ids
+from jddtree.sampling import GREEDY, Mode, Sample
+from jddtree.state import Method, Options
+from scripts.pair.acceptance import Case, Results, differences, distinct_of, markdown, measure, rows_of
 from scripts.pair.command import run
-from scripts.pair.distinct import distinct_share
+from scripts.pair.documents import Documents
+from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import write_json
+from scripts.pair.section import replace_section
 
 PROMPTS = Path(__file__).parent / "pair" / "prompts.json"
-APART = ("maths",)  # kinds in no total
-
-
-def chat_ids(pair: Pair, text: str) -> list[int]:
-    """A user's message as ids, thinking off. Raises InputError without a tokenizer and template."""
-    template = load_template(pair.checkpoint.folder)
-    if pair.tokenizer is None or template is None:
-        raise InputError(f"{pair.checkpoint.folder} has no tokenizer or no chat template")
-    return encode_chat(pair.tokenizer, template, [{"role": "user", "content": text}], False)
-
-
-def slots_right(generation: Generation) -> list[tuple[int, int]]:
-    """For each slot of a chain's drafts: how often it equals the text, and how often there is text."""
-    found: list[list[int]] = []
-    at = 0
-    for round_ in generation.trace:
-        for slot, token in enumerate(round_["tokens"][1:], start=1):
-            if slot > len(found):
-                found.append([0, 0])
-            if at + slot < len(generation.output_ids):
-                found[slot - 1][0] += token == generation.output_ids[at + slot]
-                found[slot - 1][1] += 1
-        at += len(round_["accepted"])
-    return [(right, count) for right, count in found]
-
-
-def committed(generations: Sequence[Generation]) -> float | None:
-    """Total committed over total rounds."""
-    rounds = [length for generation in generations for length in generation.acceptance_lengths]
-    return sum(rounds) / len(rounds) if rounds else None
-
-
-def share_by_slot(generations: Sequence[Generation]) -> list[float]:
-    """Share right of every slot, over all rounds of all texts."""
-    totals: list[list[int]] = []
-    for generation in generations:
-        for slot, (right, count) in enumerate(slots_right(generation)):
-            if slot == len(totals):
-                totals.append([0, 0])
-            totals[slot][0] += right
-            totals[slot][1] += count
-    return [right / max(count, 1) for right, count in totals]
+ANSWERS = Path(__file__).parent / "pair" / "prompt_answers.json"
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--target", type=Path, help="default: the bundled pair")
-    parser.add_argument("--drafter", type=Path)
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSON object: kind -> list of prompts")
-    parser.add_argument("--budgets", type=int, nargs="*", default=[16], help="tree sizes, beside the chain")
-    parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU")
-    parser.add_argument("--cache-dir", type=Path, default=Path.home() / ".cache" / "jddtree")
-    parser.add_argument("--json", type=Path, help="write figures and texts")
+    add = parser.add_argument
+    add("--target", type=Path, help="default: the bundled pair")
+    add("--drafter", type=Path)
+    add("--prompts", type=Path, default=PROMPTS, help="JSON object: kind -> list of prompts")
+    add("--answers", type=Path, default=ANSWERS, help="JSON object: prompt -> the right number")
+    add("--budgets", type=int, nargs="*", default=[4, 8, 16, 32, 64], help="tree sizes, beside the chain")
+    add("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    add("--seeds", type=int, default=2, help="texts a prompt at temperatures above 0")
+    add("--max-new-tokens", type=int, default=128)
+    add("--rows", type=int, help="texts written at once; default: 16 on a CPU, else 128")
+    add("--data", type=Path, help="folder with valid.npz.xz, encoded for this target: perplexity by kind")
+    add("--perplexity-texts", type=int, default=64, help="held-out documents a kind, of at most 512 ids")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU")
+    add("--cache-dir", type=Path, default=default_cache_dir())
+    add("--json", type=Path, help="write figures and texts")
+    add("--table", type=Path, help="Markdown file: write the tables between its `eval_pair TARGET` lines")
     args = parser.parse_args(arguments)
     if (args.target is None) != (args.drafter is None):
         raise InputError("pass both --target and --drafter, or neither")
-    folders = bundled_pair() if args.target is None else (args.target, args.drafter)
-    pair = load_pair(*folders, dtype=args.dtype, cache_dir=args.cache_dir, say=print)
-    if pair.dtype == "float32":
-        jax.config.update("jax_default_matmul_precision", "highest")
-
-    by_kind: dict[str, list[str]] = json.loads(args.prompts.read_text(encoding="utf-8"))
-    prompts = {text: chat_ids(pair, text) for texts in by_kind.values() for text in texts}
-    stops = stop_ids(pair.checkpoint.config, pair.checkpoint.generation_config, pair.tokenizer)
-    methods = {"plain": Method.plain(), "chain": Method.chain(pair.block_size)}
-    methods |= {f"tree({budget})": Method.tree(pair.block_size, budget) for budget in args.budgets}
-    slots = slots_for(max(map(len, prompts.values())) + args.max_new_tokens)
-    results: dict[str, dict[str, Generation]] = {}
-    for name, method in methods.items():
-        decoder = Decoder(pair.target, pair.drafter, method, rows=1, slots=slots, dtype=jnp.dtype(pair.dtype))
-        results[name] = {}
-        for text, ids in track(prompts.items(), name, console=Console(stderr=True)):
-            *_, rows = decoder.decode([Task(ids, max_new=args.max_new_tokens, stop_ids=stops)])
-            results[name][text] = rows[0]
-
-    report = measure(by_kind, results)
-    report |= {
-        "dtype": pair.dtype,
-        "device": jax.devices()[0].device_kind,
-        "max_new_tokens": args.max_new_tokens,
-    }
-    if args.json and pair.tokenizer is not None:
-        report["texts"] = {text: pair.tokenizer.decode(g.output_ids) for text, g in results["plain"].items()}
-        write_json(args.json, report)
-    show(report)
-    if report["different"]:
-        print(f"{len(report['different'])} texts differ from plain decoding: {report['different'][:3]}")
-        if pair.dtype == "float32":
-            raise SystemExit(1)
-
-
-def measure(by_kind: dict[str, list[str]], results: dict[str, dict[str, Generation]]) -> dict:
-    """All figures: a row a kind and one for the total, and which texts differ from plain decoding."""
-    groups = dict(by_kind)
-    groups["total"] = [text for kind, texts in by_kind.items() if kind not in APART for text in texts]
-    kinds = {}
-    for kind, texts in groups.items():
-        plain = [results["plain"][text] for text in texts]
-        chains = [results["chain"][text] for text in texts]
-        kinds[kind] = {
-            "texts": len(texts),
-            "committed": {
-                name: committed([by_text[text] for text in texts])
-                for name, by_text in results.items()
-                if name != "plain"
-            },
-            "slots": share_by_slot(chains),
-            "distinct": sum(distinct_share(generation.output_ids) for generation in plain) / len(texts),
-            "stopped": sum(generation.finish_reason == "stop" for generation in plain),
-        }
-    different = [
-        {"method": name, "prompt": text, "at": check.first_divergence, "gap": check.gap}
-        for name, by_text in results.items()
-        for text, generation in by_text.items()
-        if not (check := _against_plain(generation, results["plain"][text])).equal
+    engine = Engine.load(args.target, args.drafter, dtype=args.dtype, cache_dir=args.cache_dir)
+    pair, by_kind = engine.pair, json.loads(args.prompts.read_text(encoding="utf-8"))
+    cases = [
+        Case(kind, prompt, temperature, seed)
+        for temperature in args.temperatures
+        for kind, prompts in by_kind.items()
+        for prompt in prompts
+        for seed in range(args.seeds if temperature else 1)
     ]
-    return {"kinds": kinds, "different": different}
-
-
-def _against_plain(generation: Generation, plain: Generation):
-    return compare(generation.output_ids, plain.output_ids, plain.margins)
-
-
-def show(report: dict) -> None:
-    """Print the table."""
-    names = list(report["kinds"]["total"]["committed"])
-    table = Table(
-        title=f"{report['device']}, {report['dtype']}, {report['max_new_tokens']} tokens, temperature 0"
-    )
-    for title in ("kind", "texts", *names, "slots right", "distinct", "stopped"):
-        table.add_column(title, justify="left" if title == "kind" else "right")
-    for kind, row in report["kinds"].items():
-        figures = [row["committed"][name] for name in names]
-        slots = " ".join(f"{share:.2f}".lstrip("0") for share in row["slots"])
-        table.add_row(
-            kind,
-            str(row["texts"]),
-            *("-" if figure is None else f"{figure:.2f}" for figure in figures),
-            slots,
-            f"{row['distinct']:.2f}",
-            str(row["stopped"]),
+    rows = args.rows or (16 if jax.default_backend() == "cpu" else 128)
+    results = write_texts(engine, cases, args.budgets, args.max_new_tokens, rows)
+    assert pair.tokenizer is not None  # the prompts were encoded
+    texts = {case: pair.tokenizer.decode(done.output_ids) for case, done in results["plain"].items()}
+    report: dict[str, Any] = {
+        "target": pair.checkpoint.folder.name,
+        "device": jax.devices()[0].device_kind,
+        "dtype": pair.dtype,
+        "max_new_tokens": args.max_new_tokens,
+        "seeds": args.seeds,
+        "temperatures": measure(results, texts, json.loads(args.answers.read_text(encoding="utf-8"))),
+        "perplexity": {},
+        "different": differences(results, pair.dtype),
+    }
+    if args.data:
+        report["perplexity"] = perplexity_by_kind(
+            pair.target,
+            Documents.load(args.data / "valid.npz.xz"),
+            texts=args.perplexity_texts,
+            rows=16,
+            width=512,
+            dtype=jnp.dtype(pair.dtype),
         )
-    Console(width=110).print(table)
+    for temperature, kinds in report["temperatures"].items():
+        titles, lines = rows_of(kinds, report["perplexity"])
+        table = Table(*titles, title=f"temperature {temperature}, {summary(report)}")
+        for line in lines:
+            table.add_row(*line)
+        Console(width=150).print(table)
+    if args.json:
+        report["texts"] = [
+            vars(case) | {"text": text, "distinct": distinct_of(results["plain"][case])}
+            for case, text in texts.items()
+        ]
+        write_json(args.json, report)
+    if args.table:
+        replace_section(args.table, f"eval_pair {report['target']}", tables(report))
+    unexplained = [one for one in report["different"] if not one["tie"]]
+    if report["different"]:
+        print(
+            f"{len(report['different'])} texts differ from plain decoding, {len(unexplained)} of them "
+            f"without a tie: {(unexplained or report['different'])[:3]}"
+        )
+    if unexplained and pair.dtype == "float32":
+        raise SystemExit(1)
+
+
+def write_texts(
+    engine: Engine, cases: Sequence[Case], budgets: Sequence[int], max_new: int, rows: int
+) -> Results:
+    """Every case's text by plain decoding, by the chain, and by trees of every budget; ``rows`` at once.
+
+    All trees use the programs of the largest, which may verify fewer nodes than it is compiled for.
+    """
+    pair = engine.pair
+    tree = Method.tree(pair.block_size, max(budgets, default=0))
+    ways = {"plain": (Method.plain(), None), "chain": (Method.chain(pair.block_size), None)}
+    ways |= {f"tree({budget})": (tree, budget) for budget in sorted(budgets)}
+    tasks = {
+        case: replace(
+            engine.task(case.prompt, max_new=max_new, name=repr(case.prompt)),
+            policy=Sample(case.temperature, seed=case.seed) if case.temperature else GREEDY,
+        )
+        for case in cases
+    }
+    mode = Mode.of([task.policy for task in tasks.values()])
+    slots = slots_for(max(len(task.prompt) for task in tasks.values()) + max_new)
+
+    def compiled(method: Method) -> Decoder:
+        decoder = Decoder(
+            pair.target,
+            pair.drafter,
+            method,
+            rows=rows,
+            slots=slots,
+            dtype=jnp.dtype(pair.dtype),
+            options=Options(mode),
+        )
+        decoder.compile_for(list(tasks.values()))
+        return decoder
+
+    # On a GPU compiling is most of the time, and each program takes one core of the host.
+    methods = list(dict.fromkeys(method for method, _ in ways.values()))
+    with ThreadPoolExecutor(len(methods)) as pool:
+        decoders = dict(zip(methods, pool.map(compiled, methods), strict=True))
+    found: dict[str, dict[Case, Generation]] = {}
+    for name, (method, budget) in ways.items():
+        found[name] = {}
+        for batch in track(list(batched(cases, rows)), name, console=Console(stderr=True)):
+            *_, done = decoders[method].decode([replace(tasks[case], budget=budget) for case in batch])
+            found[name] |= dict(zip(batch, done, strict=True))
+    return found
+
+
+def summary(report: dict[str, Any]) -> str:
+    """On what, and how, the figures were measured."""
+    return (
+        f"{report['device']}, {report['dtype']}, {report['max_new_tokens']} tokens, {report['seeds']} texts "
+        "a prompt where sampled"
+    )
+
+
+def tables(report: dict[str, Any]) -> str:
+    """The figures in Markdown."""
+    parts = [f"Measured on: {summary(report)}."]
+    if not report["different"]:
+        parts[0] += " Every text equals plain decoding's."
+    for temperature, kinds in report["temperatures"].items():
+        parts.append(f"Temperature {temperature}:")
+        parts.append(markdown(*rows_of(kinds, report["perplexity"])))
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":

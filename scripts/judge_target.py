@@ -5,7 +5,6 @@
 "distinct" is the mean share of different token 4-grams in a text. "right": the number after "The answer is".
 """
 
-import re
 from pathlib import Path
 
 import jax
@@ -19,10 +18,9 @@ from scripts.pair.command import run
 from scripts.pair.distinct import distinct_share
 from scripts.pair.documents import KINDS, Documents
 from scripts.pair.publish import read_target, write_json
+from scripts.pair.right import stated
 from scripts.pair.sampler import write
 from scripts.pair.target import rounded
-
-ANSWER = re.compile(r"The answer is (\d+)")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -84,13 +82,13 @@ def _figures(answers: list[list[int]], originals: list[np.ndarray], stop: int, t
     stopped = [stop in answer for answer in answers]
     cut = [answer[: answer.index(stop)] if stop in answer else answer for answer in answers]
     texts = [tokenizer.decode(answer) for answer in cut]
-    wanted = [ANSWER.findall(tokenizer.decode(original.tolist()))[-1:] for original in originals]
-    right = [ANSWER.findall(text)[-1:] == number for text, number in zip(texts, wanted, strict=True)]
+    wanted = [stated(tokenizer.decode(original.tolist())) for original in originals]
+    right = [stated(text) == number for text, number in zip(texts, wanted, strict=True)]
     return {
         "stopped": sum(stopped),
         "distinct": float(np.mean([distinct_share(answer) for answer in cut])),
         "mean_tokens": float(np.mean([len(answer) for answer in cut])),
-        "right": sum(right) if all(wanted) else "-",
+        "right": "-" if None in wanted else sum(right),
         "written": texts,
     }
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import math
 import random
 import zipfile
 from functools import partial
@@ -29,6 +30,7 @@ from scripts import (
     write_answers,
 )
 from scripts.pair.documents import KINDS, Documents
+from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import read_target
 from scripts.pair.target import forward, head_logits
 
@@ -158,20 +160,42 @@ def test_report_has_losses_and_slots(pair):
 
 
 def test_decoder_runs_the_pair_exactly(home, pair, tmp_path, capsys):
-    (tmp_path / "prompts.json").write_text(
-        json.dumps({"story": ["Tell me about the fox."], "maths": ["What is 2 + 3?"]})
-    )
-    flags = ["--target", str(pair / "k2-mini"), "--drafter", str(pair / "k2-mini-dflash"), "--budgets", "5"]
-    files = ["--prompts", str(tmp_path / "prompts.json"), "--json", str(tmp_path / "out.json")]
-    eval_pair.main([*flags, *files, "--max-new-tokens", "14", "--cache-dir", str(home / "cache")])
+    prompts = {"story": ["Tell me about the fox."], "maths": ["What is 2 + 3?", "What is 4 + 9?"]}
+    (tmp_path / "prompts.json").write_text(json.dumps(prompts))
+    (tmp_path / "answers.json").write_text(json.dumps({"What is 2 + 3?": 5}))
+    card = tmp_path / "card.md"
+    card.write_text("Before\n<!-- begin eval_pair k2-mini -->\nold\n<!-- end eval_pair k2-mini -->\nAfter\n")
+    flags = ["--target", str(pair / "k2-mini"), "--drafter", str(pair / "k2-mini-dflash")]
+    flags += ["--budgets", "2", "5", "--seeds", "2", "--rows", "4", "--max-new-tokens", "14"]
+    files = ["--prompts", str(tmp_path / "prompts.json"), "--answers", str(tmp_path / "answers.json")]
+    files += ["--json", str(tmp_path / "out.json"), "--table", str(card), "--data", str(home / "data")]
+    eval_pair.main([*flags, *files, "--perplexity-texts", "2", "--cache-dir", str(home / "cache")])
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["different"] == []
-    assert report["kinds"]["total"]["texts"] == 1
-    for name in ("chain", "tree(5)"):
-        assert 1 <= report["kinds"]["story"]["committed"][name] <= 4
-    assert len(report["kinds"]["maths"]["slots"]) == 3
-    assert set(report["texts"]) == {"Tell me about the fox.", "What is 2 + 3?"}
+    greedy, sampled = report["temperatures"]["0"], report["temperatures"]["1"]
+    assert (greedy["total"]["texts"], sampled["total"]["texts"]) == (1, 2)
+    for name in ("chain", "tree(2)", "tree(5)"):
+        assert 1 <= sampled["story"]["committed"][name] <= 4
+    assert len(greedy["maths"]["slots"]) == 3
+    assert (greedy["maths"]["asked"], sampled["maths"]["asked"], greedy["story"]["right"]) == (1, 2, None)
+    assert len(report["texts"]) == 3 + 6
+    assert len({one["text"] for one in report["texts"] if one["prompt"] == "Tell me about the fox."}) == 3
+    losses = json.loads((pair / "training.json").read_text())["loss_int4"]
+    assert set(report["perplexity"]) == set(losses)
     assert "tree(5)" in capsys.readouterr().out
+    before, shown, after = card.read_text().partition("| story | 1 | ")
+    assert before.startswith("Before") and "old" not in before and shown and after.endswith("After\n")
+
+
+def test_perplexity_is_that_of_the_training_form(home, pair):
+    """Of the same documents, under the decoding model."""
+    valid = Documents.load(home / "data" / "valid.npz.xz")
+    target = load_pair(
+        pair / "k2-mini", None, dtype="float32", cache_dir=home / "cache", say=lambda line: None
+    ).target
+    ours = perplexity_by_kind(target, valid, texts=99, rows=8, width=64, dtype=jnp.dtype(jnp.float32))
+    losses = json.loads((pair / "training.json").read_text())["loss_int4"]
+    assert ours == pytest.approx({kind: math.exp(loss) for kind, loss in losses.items()}, rel=1e-3)
 
 
 def test_judged_texts_are_counted(home, pair):

@@ -3,7 +3,7 @@
 import pytest
 
 from jddtree.finish import Generation
-from scripts.eval_pair import committed, share_by_slot
+from scripts.pair.acceptance import committed, share_by_slot
 from scripts.pair.distinct import distinct_share
 
 

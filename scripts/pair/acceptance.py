@@ -1,0 +1,146 @@
+"""What speculative decoding committed, and how good its texts are: figures of many texts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jddtree.exactness import compare
+from jddtree.finish import Generation
+from scripts.pair.distinct import distinct_share
+from scripts.pair.right import final_number
+
+APART = ("maths", "problems")  # kinds in no total
+
+
+@dataclass(frozen=True)
+class Case:
+    """One text to write: a prompt of a kind, at a temperature (0: greedy), with a seed."""
+
+    kind: str
+    prompt: str
+    temperature: float
+    seed: int
+
+
+Results = Mapping[str, Mapping[Case, Generation]]
+"""By the method's name; "plain" and "chain" are there."""
+
+
+def slots_right(generation: Generation) -> list[tuple[int, int]]:
+    """For each slot of a chain's drafts: how often it equals the text, and how often there is text."""
+    found: list[list[int]] = []
+    at = 0
+    for round_ in generation.trace:
+        for slot, token in enumerate(round_["tokens"][1:], start=1):
+            if slot > len(found):
+                found.append([0, 0])
+            if at + slot < len(generation.output_ids):
+                found[slot - 1][0] += token == generation.output_ids[at + slot]
+                found[slot - 1][1] += 1
+        at += len(round_["accepted"])
+    return [(right, count) for right, count in found]
+
+
+def committed(generations: Sequence[Generation]) -> float | None:
+    """Total committed over total rounds."""
+    rounds = [length for generation in generations for length in generation.acceptance_lengths]
+    return sum(rounds) / len(rounds) if rounds else None
+
+
+def share_by_slot(generations: Sequence[Generation]) -> list[float]:
+    """Share right of every slot, over all rounds of all texts."""
+    totals: list[list[int]] = []
+    for generation in generations:
+        for slot, (right, count) in enumerate(slots_right(generation)):
+            if slot == len(totals):
+                totals.append([0, 0])
+            totals[slot][0] += right
+            totals[slot][1] += count
+    return [right / max(count, 1) for right, count in totals]
+
+
+def measure(results: Results, texts: Mapping[Case, str], answers: Mapping[str, float]) -> dict[str, Any]:
+    """Figures by temperature (as text) and kind, and of all kinds but APART: "total".
+
+    ``texts`` are plain decoding's; ``answers`` are right numbers by prompt. "right" is of the texts whose
+    prompts have one, None where there are none.
+    """
+    found: dict[str, Any] = {}
+    for temperature in dict.fromkeys(case.temperature for case in texts):
+        groups: dict[str, list[Case]] = {}
+        for case in (case for case in texts if case.temperature == temperature):
+            groups.setdefault(case.kind, []).append(case)
+        together = [case for kind, cases in groups.items() if kind not in APART for case in cases]
+        if together:
+            groups["total"] = together
+        found[f"{temperature:g}"] = {
+            kind: _figures(cases, results, texts, answers) for kind, cases in groups.items()
+        }
+    return found
+
+
+def _figures(
+    cases: Sequence[Case], results: Results, texts: Mapping[Case, str], answers: Mapping[str, float]
+) -> dict[str, Any]:
+    plain = [results["plain"][case] for case in cases]
+    asked = [case for case in cases if case.prompt in answers]
+    return {
+        "texts": len(cases),
+        "committed": {
+            name: committed([written[case] for case in cases])
+            for name, written in results.items()
+            if name != "plain"
+        },
+        "slots": share_by_slot([results["chain"][case] for case in cases]),
+        "distinct": sum(map(distinct_of, plain)) / len(cases),
+        "stopped": sum(generation.finish_reason == "stop" for generation in plain),
+        "asked": len(asked),
+        "right": sum(final_number(texts[case]) == answers[case.prompt] for case in asked) if asked else None,
+    }
+
+
+def distinct_of(generation: Generation) -> float:
+    """`distinct_share` of a text, its stop token left out."""
+    ids = generation.output_ids
+    return distinct_share(ids[:-1] if generation.finish_reason == "stop" else ids)
+
+
+def differences(results: Results, dtype: str) -> list[dict[str, Any]]:
+    """Texts that differ from plain decoding's: where, how close plain decoding's choice was, and whether
+    rounding explains it.
+    """
+    found = []
+    for name, written in results.items():
+        for case, generation in written.items():
+            plain = results["plain"][case]
+            check = compare(generation.output_ids, plain.output_ids, plain.margins)
+            if not check.equal:
+                at = {"prompt": case.prompt, "temperature": case.temperature, "seed": case.seed}
+                at |= {"at": check.first_divergence, "gap": check.gap, "tie": check.is_tie(dtype)}
+                found.append({"method": name} | at)
+    return found
+
+
+def rows_of(kinds: Mapping[str, Any], perplexity: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows of a table of one temperature's figures; ``perplexity`` by kind."""
+    names = list(next(iter(kinds.values()))["committed"])
+    titles = ["kind", "texts", *names, "slots right", "distinct", "stopped", "right", "perplexity"]
+    return titles, [
+        [
+            kind,
+            str(row["texts"]),
+            *("-" if row["committed"][name] is None else f"{row['committed'][name]:.2f}" for name in names),
+            " ".join(f"{share:.2f}".removeprefix("0") for share in row["slots"]),
+            f"{row['distinct']:.2f}",
+            str(row["stopped"]),
+            "-" if row["right"] is None else f"{row['right']} of {row['asked']}",
+            f"{perplexity[kind]:.2f}" if kind in perplexity else "-",
+        ]
+        for kind, row in kinds.items()
+    ]
+
+
+def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
