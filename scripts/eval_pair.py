@@ -31,9 +31,9 @@ from jddtree.errors import InputError
 from jddtree.finish import Generation
 from jddtree.sampling import GREEDY, Mode, Sample
 from jddtree.state import Method, Options
+from scripts.pair import stages
 from scripts.pair.acceptance import Case, Results, differences, distinct_of, markdown, measure, rows_of
 from scripts.pair.command import run
-from scripts.pair.documents import Documents
 from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import write_json
 from scripts.pair.section import replace_section
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--seeds", type=int, default=2, help="texts a prompt at temperatures above 0")
     add("--max-new-tokens", type=int, default=128)
     add("--rows", type=int, help="texts written at once; default: 16 on a CPU, else 128")
-    add("--data", type=Path, help="folder with valid.npz.xz, encoded for this target: perplexity by kind")
+    add("--data", type=Path, nargs="+", help="folders with valid.npz.xz, encoded for this target: perplexity")
     add("--perplexity-texts", type=int, default=64, help="held-out documents a kind, of at most 512 ids")
     add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU")
     add("--cache-dir", type=Path, default=default_cache_dir())
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.data:
         report["perplexity"] = perplexity_by_kind(
             pair.target,
-            Documents.load(args.data / "valid.npz.xz"),
+            stages.corpus(args, "valid"),
             texts=args.perplexity_texts,
             rows=16,
             width=512,

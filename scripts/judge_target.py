@@ -14,12 +14,14 @@ from rich.table import Table
 
 from jddtree.tokenizer import Tokenizer, load_tokenizer
 from scripts.pair import options, stages
+from scripts.pair.acceptance import markdown
 from scripts.pair.command import run
 from scripts.pair.distinct import distinct_share
 from scripts.pair.documents import KINDS, Documents
 from scripts.pair.publish import read_target, write_json
 from scripts.pair.right import stated
 from scripts.pair.sampler import write
+from scripts.pair.section import replace_section
 from scripts.pair.target import rounded
 
 
@@ -32,6 +34,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--slots", type=int, default=352, help="longest text, prompt included")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0])
     parser.add_argument("--json", type=Path, help="write figures and texts")
+    parser.add_argument(
+        "--table", type=Path, help="Markdown file: write the table between its `judge_target TARGET` lines"
+    )
     args = parser.parse_args(arguments)
     if options.dtype_of(args) == np.float32:
         jax.config.update("jax_default_matmul_precision", "highest")
@@ -40,9 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     config, target = stages.config_of(size), rounded(read_target(args.target), options.dtype_of(args))
     valid = stages.corpus(args, "valid")
 
-    table = Table(title=f"{args.texts} held-out prompts a kind, at most {args.slots} tokens")
-    for title in ("kind", "temperature", "texts", "stopped", "distinct", "mean tokens", "right"):
-        table.add_column(title, justify="right")
+    titles = ["kind", "temperature", "texts", "stopped", "distinct", "mean tokens", "right"]
     rows = []
     for temperature in args.temperatures:
         for index, kind in enumerate(KINDS):
@@ -64,12 +67,18 @@ def main(arguments: list[str] | None = None) -> None:
             rows[-1] |= _figures(
                 answers, [_ids(valid, i) for i in chosen], size.special.end_of_turn, tokenizer
             )
-            table.add_row(
-                *(f"{v:.3g}" if isinstance(v, float) else str(v) for v in list(rows[-1].values())[:7])
-            )
+    lines = [
+        [f"{v:.3g}" if isinstance(v, float) else str(v) for v in list(row.values())[: len(titles)]]
+        for row in rows
+    ]
+    table = Table(*titles, title=f"{args.texts} held-out prompts a kind, at most {args.slots} tokens")
+    for line in lines:
+        table.add_row(*line)
     Console(width=110).print(table)
     if args.json:
         write_json(args.json, {"rows": rows})
+    if args.table:
+        replace_section(args.table, f"judge_target {args.target.name}", markdown(titles, lines))
 
 
 def _ids(documents: Documents, index: int) -> np.ndarray:

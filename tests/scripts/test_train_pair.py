@@ -6,6 +6,7 @@ import lzma
 import math
 import random
 import zipfile
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +29,9 @@ from scripts import (
     train_target,
     train_tokenizer,
     write_answers,
+    write_card,
 )
+from scripts.pair import stages
 from scripts.pair.documents import KINDS, Documents
 from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import read_target
@@ -159,6 +162,27 @@ def test_report_has_losses_and_slots(pair):
     assert len(report["drafter_answers"]["slots"]) == 3
 
 
+def test_model_card_gets_the_run(pair, tmp_path):
+    card = tmp_path / "card.md"
+    sections = [
+        f"<!-- begin {name} k2-mini -->\n<!-- end {name} k2-mini -->\n" for name in ("loss", "text", "loops")
+    ]
+    card.write_text("".join(sections))
+    write_card.main(["--run", str(pair), "--card", str(card)])
+    lines = card.read_text().splitlines()
+    assert lines[1].startswith("| nats a token | story | explain | chat | code | maths |")
+    assert any(line.startswith("| INT4's cost | ") for line in lines)
+    assert any(line.startswith("| maths | 0.0 | ") for line in lines)
+    rounds = [line.split(" | ")[0] for line in lines[lines.index(sections[2].splitlines()[0]) :]]
+    assert rounds[1] == "| steps of 12" and rounds[3:6] == ["| 8", "| 10", "| 12"]
+
+
+def test_data_may_be_in_several_folders(home, tmp_path):
+    once = Documents.load(home / "data" / "valid.npz.xz")
+    twice = stages.corpus(Namespace(data=[home / "data", home / "data"]), "valid")
+    np.testing.assert_array_equal(twice.tokens, np.tile(once.tokens, 2))
+
+
 def test_decoder_runs_the_pair_exactly(home, pair, tmp_path, capsys):
     prompts = {"story": ["Tell me about the fox."], "maths": ["What is 2 + 3?", "What is 4 + 9?"]}
     (tmp_path / "prompts.json").write_text(json.dumps(prompts))
@@ -225,9 +249,9 @@ def test_stages_one_by_one_give_the_same_pair(home, pair):
     write_answers.main([*data, *ANSWERS, "--target", to["target"], "--out", to["answers.npz.xz"]])
     answers = ["--answers", to["answers.npz.xz"]]
     train_drafter.main([*data, *DRAFTER, *answers, "--target", to["target"], "--out", to["drafter"]])
-    for stages, together in (("target", "k2-mini"), ("drafter", "k2-mini-dflash")):
+    for alone, together in (("target", "k2-mini"), ("drafter", "k2-mini-dflash")):
         for file in sorted((pair / together).iterdir()):
-            assert (home / stages / file.name).read_bytes() == file.read_bytes(), file.name
+            assert (home / alone / file.name).read_bytes() == file.read_bytes(), file.name
 
 
 def test_another_vocabulary_is_refused(home):
