@@ -171,8 +171,8 @@ def write_texts(
 def summary(report: dict[str, Any]) -> str:
     """On what, and how, the figures were measured."""
     return (
-        f"{report['device']}, {report['dtype']}, {report['max_new_tokens']} tokens, {report['seeds']} texts "
-        "a prompt where sampled"
+        f"{report['device']}, {report['dtype']}, {report['max_new_tokens']} tokens, texts a prompt "
+        f"where sampled: {report['seeds']}"
     )
 
 

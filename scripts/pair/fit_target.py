@@ -72,8 +72,8 @@ class Plan:
 def train_step(config, params, moments, tokens, positions, own, rate, balance, weight, cudnn, dtype):
     """One step on rows of the corpus and, unless ``own`` is None, on (tokens, positions, marks) of own texts.
 
-    Returns parameters, moments, the corpus's loss, the unlikelihood (0 without own texts) and the busiest
-    expert's load over the mean.
+    Returns parameters, moments, the corpus's loss, the own texts' unlikelihood of marked tokens (both in nats
+    a token of the text; 0 without own texts) and the busiest expert's load over the mean.
     """
     rows = len(tokens)
     if own is not None:
@@ -85,8 +85,9 @@ def train_step(config, params, moments, tokens, positions, own, rate, balance, w
         loss = jnp.sum(losses * counts[:rows]) / jnp.maximum(jnp.sum(counts[:rows]), 1)
         again = jnp.float32(0)
         if own is not None:
-            marks = own[2][:, 1:]
-            again = jnp.sum(unlikelihood(logits[rows:], own[0][:, 1:]) * marks) / jnp.maximum(marks.sum(), 1)
+            # Over all of their tokens, so that it fades as repeats become rare.
+            total = jnp.sum(unlikelihood(logits[rows:], own[0][:, 1:]) * own[2][:, 1:])
+            again = total / jnp.maximum(jnp.sum(counts[rows:]), 1)
         return loss + weight * again, (loss, again, loads)
 
     (_, (loss, again, loads)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)

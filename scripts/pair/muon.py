@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 Params = dict[str, jax.Array]
 ADAM_NAMES = ("embed_tokens.weight", "lm_head.weight", "mlp.gate.weight")
-MOMENTUM, WEIGHT_DECAY, ADAM_B1, ADAM_B2, EPSILON = 0.95, 0.05, 0.9, 0.95, 1e-8
+MOMENTUM, WEIGHT_DECAY, ADAM_B1, ADAM_B2, EPSILON = 0.95, 0.1, 0.9, 0.95, 1e-8
 
 
 class Moments(NamedTuple):

@@ -35,7 +35,7 @@ def add_tokenizer(to: argparse.ArgumentParser) -> None:
 
 def add_target(to: argparse.ArgumentParser) -> None:
     """Flags of target training."""
-    to.add_argument("--target-steps", type=int, default=5000)
+    to.add_argument("--target-steps", type=int, default=4600)
     to.add_argument("--target-rate", type=float, default=4e-3, help="learning rate")
     to.add_argument(
         "--weights",
@@ -48,7 +48,7 @@ def add_target(to: argparse.ArgumentParser) -> None:
     to.add_argument("--save-every", type=int, default=1000, help="steps between two saved states")
     to.add_argument("--unlike-rounds", type=int, default=8, help="rounds against loops, at the end")
     to.add_argument("--unlike-steps", type=int, default=100, help="steps of such a round")
-    to.add_argument("--unlike-weight", type=float, default=1.0, help="weight of the repeats' unlikelihood")
+    to.add_argument("--unlike-weight", type=float, default=2.0, help="weight of the repeats' unlikelihood")
     to.add_argument("--unlike-texts", type=int, default=4096, help="texts that such a round writes")
     to.add_argument("--unlike-slots", type=int, default=320, help="longest of them, prompt included")
 
