@@ -31,9 +31,9 @@ from jddtree.errors import InputError
 from jddtree.finish import Generation
 from jddtree.sampling import GREEDY, Mode, Sample
 from jddtree.state import Method, Options
-from scripts.pair import stages
 from scripts.pair.acceptance import Case, Results, differences, distinct_of, markdown, measure, rows_of
 from scripts.pair.command import run
+from scripts.pair.documents import Documents
 from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import write_json
 from scripts.pair.section import replace_section
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.data:
         report["perplexity"] = perplexity_by_kind(
             pair.target,
-            stages.corpus(args, "valid"),
+            Documents.load_part(args.data, "valid"),
             texts=args.perplexity_texts,
             rows=16,
             width=512,

@@ -118,6 +118,14 @@ class Documents:
         except (OSError, lzma.LZMAError, KeyError, ValueError) as error:
             raise InputError(f"{path} is not a file of encoded documents: {error}") from error
 
+    @classmethod
+    def load_part(cls, folders: Sequence[Path], part: str) -> "Documents":
+        """The "train" or "valid" part of all folders. Raises InputError as `load`."""
+        first, *rest = [cls.load(folder / f"{part}.npz.xz") for folder in folders]
+        for other in rest:
+            first = first.joined(other)
+        return first
+
     def save(self, path: Path) -> None:
         """Write `.npz` inside `.xz`; 16-bit words are what the filter is set for."""
         buffer = io.BytesIO()

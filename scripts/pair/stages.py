@@ -37,10 +37,7 @@ def size_of(args: argparse.Namespace, tokenizer_folder: Path) -> Size:
 
 def corpus(args: argparse.Namespace, part: str) -> Documents:
     """The encoded "train" or "valid" part of all folders."""
-    first, *rest = [Documents.load(folder / f"{part}.npz.xz") for folder in args.data]
-    for other in rest:
-        first = first.joined(other)
-    return first
+    return Documents.load_part(args.data, part)
 
 
 def config_of(size: Size) -> KimiK2Config:

@@ -6,7 +6,6 @@ import lzma
 import math
 import random
 import zipfile
-from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from scripts import (
     write_answers,
     write_card,
 )
-from scripts.pair import stages
 from scripts.pair.documents import KINDS, Documents
 from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import read_target
@@ -175,12 +173,6 @@ def test_model_card_gets_the_run(pair, tmp_path):
     assert any(line.startswith("| maths | 0.0 | ") for line in lines)
     rounds = [line.split(" | ")[0] for line in lines[lines.index(sections[2].splitlines()[0]) :]]
     assert rounds[1] == "| steps of 12" and rounds[3:6] == ["| 8", "| 10", "| 12"]
-
-
-def test_data_may_be_in_several_folders(home, tmp_path):
-    once = Documents.load(home / "data" / "valid.npz.xz")
-    twice = stages.corpus(Namespace(data=[home / "data", home / "data"]), "valid")
-    np.testing.assert_array_equal(twice.tokens, np.tile(once.tokens, 2))
 
 
 def test_decoder_runs_the_pair_exactly(home, pair, tmp_path, capsys):

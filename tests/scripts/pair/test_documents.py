@@ -45,6 +45,9 @@ def test_saved_documents_come_back(tmp_path):
     again = Documents.load(tmp_path / "x.npz.xz")
     for name in ("tokens", "lengths", "prompts", "kinds"):
         np.testing.assert_array_equal(getattr(again, name), getattr(documents, name))
+    twice = Documents.load_part([tmp_path, tmp_path], "x")
+    np.testing.assert_array_equal(twice.tokens, np.tile(documents.tokens, 2))
+    np.testing.assert_array_equal(twice.prompts, np.tile(documents.prompts, 2))
     with pytest.raises(InputError, match="missing"):
         Documents.load(tmp_path / "missing")
 
