@@ -1,6 +1,7 @@
 """Training the target: against repeats, and over an interruption."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,6 +22,7 @@ from scripts.pair.unlikelihood import Prompts
 
 SIZE = SIZES["toy"]
 CONFIG = target_config(target_json(SIZE))
+DTYPE = jnp.dtype(jnp.float32)
 PLAN = Plan(6, 4, 4e-3, 0, rounds=2, round_steps=2, weight=1.0, texts=16, slots=16, save_every=1)
 
 
@@ -35,8 +37,10 @@ def test_steps_lower_the_probability_of_marked_tokens():
     params["lm_head.weight"] = params["lm_head.weight"].at[7].set(params["model.embed_tokens.weight"][7] / 2)
     moments = muon.start(params)
 
+    run = jax.jit(partial(next_logits, CONFIG, cudnn=False))
+
     def probability() -> float:
-        logits, *_ = next_logits(CONFIG, params, jnp.asarray(own), jnp.asarray(positions[:1]), False)
+        logits, *_ = run(params, own, positions[:1])
         return float(jnp.mean(jax.nn.softmax(logits, axis=-1)[..., 7]))
 
     before = probability()
@@ -49,11 +53,11 @@ def test_steps_lower_the_probability_of_marked_tokens():
             tokens,
             positions,
             (own, positions[:1], marks),
-            4e-3,
-            0.0,
-            1.0,
+            np.float32(4e-3),
+            np.float32(0),
+            np.float32(1),
             False,
-            jnp.float32,
+            DTYPE,
         )
     assert probability() < before / 2
 
@@ -72,7 +76,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path, monkeypatch):
             documents,
             plan,
             cudnn=False,
-            dtype=jnp.dtype(jnp.float32),
+            dtype=DTYPE,
             state=tmp_path / folder / "state.safetensors",
             say=lines.append,
         )
