@@ -97,6 +97,18 @@ class Decoder:
         for _, width in _prompt_chunks(max(len(task.prompt) for task in tasks)):
             self._prefill(width)
 
+    def exchange(self, drafter: Drafter) -> None:
+        """Go on with another drafter of the same form, without compiling anything.
+
+        Raises:
+          ValueError: its form is another one.
+        """
+        target, _ = jax.tree.unflatten(self._modules, self._weights)
+        weights, modules = jax.tree.flatten((target, drafter))
+        if modules != self._modules:
+            raise ValueError("the programs were compiled for another form of drafter")
+        self._weights = weights
+
     def decode(
         self, tasks: Sequence[Task], tokenizer: Tokenizer | None = None
     ) -> Generator[list[Generation]]:

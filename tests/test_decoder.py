@@ -292,3 +292,16 @@ def test_prefills_of_two_sizes_serve_every_prompt():
 
 def test_the_decoder_says_which_kernels_it_holds():
     assert random_decoder().kernels == {"tree_attention": "xla"}
+
+
+def test_an_exchanged_drafter_is_the_one_that_drafts():
+    decoder = random_decoder()
+    first = decode_one(decoder)
+    decoder.exchange(tiny.drafter(seed=5))
+    other = decode_one(decoder)
+    assert other.output_ids == first.output_ids
+    assert other.trace != first.trace
+    decoder.exchange(tiny.drafter())
+    assert decode_one(decoder).trace == first.trace
+    with pytest.raises(ValueError, match="another form"):
+        decoder.exchange(tiny.drafter({**tiny.DFLASH, "num_hidden_layers": 1, "layer_types": None}))
