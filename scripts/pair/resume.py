@@ -58,5 +58,8 @@ def load(path: Path, mark: str, like: Any) -> tuple[int, Any] | None:
 
 
 def _named(tree: Any) -> dict[str, Any]:
-    """Leaves by their path."""
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    """Leaves by their path, as in ``0/model.norm.weight``."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }

@@ -138,63 +138,29 @@ def write_texts(
       InputError: a prompt does not fit, or ``slots`` does not fit the target.
     """
     styles = [style] * len(prompts) if isinstance(style, Style) else list(style)
-    config = target.config
-    if slots > config.max_position:
-        raise InputError(f"texts of {slots} tokens do not fit the target's {config.max_position} positions")
-    given = [[*prompt, *each.opening] for prompt, each in zip(prompts, styles, strict=True)]
-    for number, ids in enumerate(given):
-        check_prompt(ids, config.vocab_size, slots, f"prompt {number}")
-    rules = _Rules(
-        any(each.penalty for each in styles),
-        max((each.ngram for each in styles), default=0),
-        any(each.min_p for each in styles),
-        any(each.end_after for each in styles),
-    )
-    if words is None:
-        if rules.penalty or rules.ngram:
-            raise ValueError("a penalty or an n-gram rule needs words")
-        words = Words(*[np.zeros(config.vocab_size, bool)] * 2)
     rows = min(rows, len(prompts))
     if not rows:
         return
-    rng = np.random.default_rng(seed)
-    order = np.argsort([len(ids) for ids in given], kind="stable")
-    batches = [order[at : at + rows] for at in range(0, len(order), rows)]
-    stop = np.zeros(config.vocab_size, bool)
-    stop[list(stop_ids)] = True
-    writer = _Writer(target, rules, rows, slots)
+    lengths = [len(prompt) + len(each.opening) for prompt, each in zip(prompts, styles, strict=True)]
+    order = np.argsort(lengths, kind="stable")
+    batches = [order[at : at + rows].tolist() for at in range(0, len(order), rows)]
+    writer = Writer(target, styles, rows=rows, slots=slots, stop_ids=stop_ids, words=words)
+    for number, prompt in enumerate(prompts):
+        writer.check([*prompt, *styles[number].opening], f"prompt {number}")
     begin, done, written = time.perf_counter(), 0, 0
-    for number in rng.permutation(len(batches)).tolist():
-        # An incomplete batch is filled up with its last prompt, so that nothing is compiled again.
-        chosen = np.pad(batches[number], (0, rows - len(batches[number])), mode="edge")
-        some = [styles[i] for i in chosen]
-        starts = np.array([len(prompts[i]) for i in chosen], np.int32)
-        pauses = [rng.integers(*each.end_after, endpoint=True) if each.end_after else slots for each in some]
-        asked = _Rows(
-            begin=starts,
-            given=np.array([len(given[i]) for i in chosen], np.int32),
-            rise=starts + np.array(pauses, np.int32),
-            temperature=np.asarray(temperatures, np.float32)[chosen],
-            min_p=np.array([each.min_p for each in some], np.float32),
-            penalty=np.array([each.penalty for each in some], np.float32),
-            ngram=np.array([each.ngram for each in some], np.int32),
-            stop=stop,
-            content=words.content,
-            starts=words.starts,
-            key=jax.random.fold_in(jax.random.key(seed), number),
+    # In random order, so that whoever stops early has not had the short prompts alone.
+    for number in np.random.default_rng(seed).permutation(len(batches)).tolist():
+        chosen = batches[number]
+        made = writer.write(
+            [prompts[i] for i in chosen],
+            [styles[i] for i in chosen],
+            [float(temperatures[i]) for i in chosen],
+            seed=(seed, number),
         )
-        tokens = np.zeros((rows, slots), np.int32)
-        for row, i in enumerate(chosen):
-            tokens[row, : len(given[i])] = given[i]
-        texts, means = writer.write(tokens, asked)
-        made = [
-            Text(int(i), *_answer(texts[row], int(starts[row]), len(given[i]), stop, float(means[row])))
-            for row, i in enumerate(batches[number])
-        ]
         done, written = done + len(made), written + sum(len(text.ids) for text in made)
         speed = written / (time.perf_counter() - begin)
         say(f"texts {done}/{len(prompts)}  {written / 1e6:.2f} M tokens  {speed / 1e3:.1f}k tokens/s")
-        yield from made
+        yield from (text._replace(index=chosen[text.index]) for text in made)
 
 
 def _answer(
@@ -208,20 +174,92 @@ def _answer(
     return tokens[begin:end].tolist(), mean, int(tokens[end])
 
 
-class _Writer:
-    """The compiled windows for one number of rows and slots."""
+class Writer:
+    """The compiled windows for one number of rows and slots, and for the rules that any of ``styles`` has.
 
-    def __init__(self, target: Target, rules: _Rules, rows: int, slots: int):
+    ``words``: see `write_texts`. Raises InputError when ``slots`` does not fit the target.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        styles: Sequence[Style],
+        *,
+        rows: int,
+        slots: int,
+        stop_ids: Sequence[int],
+        words: Words | None = None,
+    ):
+        config = target.config
+        if slots > config.max_position:
+            raise InputError(
+                f"texts of {slots} tokens do not fit the target's {config.max_position} positions"
+            )
+        self._rules = _Rules(
+            any(each.penalty for each in styles),
+            max((each.ngram for each in styles), default=0),
+            any(each.min_p for each in styles),
+            any(each.end_after for each in styles),
+        )
+        if words is None:
+            if self._rules.penalty or self._rules.ngram:
+                raise ValueError("a penalty or an n-gram rule needs words")
+            words = Words(*[np.zeros(config.vocab_size, bool)] * 2)
+        self._words, self._stop = words, np.zeros(config.vocab_size, bool)
+        self._stop[list(stop_ids)] = True
         # Flattened once: a compiled call should not walk the modules again.
         self._weights, self._modules = jax.tree.flatten(target)
-        self._slots, self._rows, self._rules = slots, rows, rules
-        self._vocab = target.config.vocab_size
+        self._slots, self._rows, self._vocab = slots, rows, config.vocab_size
         self._dtype = jax.eval_shape(target.embed, jax.ShapeDtypeStruct((1, 1), jnp.int32)).dtype
         self._new_cache = target.new_cache
         self._widths = [min(width, slots) for width in range(WINDOW, slots + WINDOW, WINDOW)]
         self._programs: list[jax.stages.Compiled] = []
 
-    def write(self, tokens: np.ndarray, asked: _Rows) -> tuple[np.ndarray, np.ndarray]:
+    def check(self, ids: Sequence[int], name: str) -> None:
+        """Raises InputError unless ``ids``, a prompt and its opening, leave room for a token."""
+        check_prompt(ids, self._vocab, self._slots, name)
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        styles: Sequence[Style],
+        temperatures: Sequence[float],
+        *,
+        seed: tuple[int, int],
+    ) -> list[Text]:
+        """One batch: up to ``rows`` prompts, each with its style and temperature."""
+        # Missing rows repeat the last prompt, so that nothing is compiled again.
+        chosen = np.minimum(np.arange(self._rows), len(prompts) - 1).tolist()
+        some = [styles[i] for i in chosen]
+        fed = [[*prompts[i], *styles[i].opening] for i in chosen]
+        begin = np.array([len(prompts[i]) for i in chosen], np.int32)
+        rng = np.random.default_rng(seed)
+        pauses = [
+            rng.integers(*each.end_after, endpoint=True) if each.end_after else self._slots for each in some
+        ]
+        asked = _Rows(
+            begin=begin,
+            given=np.array([len(ids) for ids in fed], np.int32),
+            rise=begin + np.array(pauses, np.int32),
+            temperature=np.array([temperatures[i] for i in chosen], np.float32),
+            min_p=np.array([each.min_p for each in some], np.float32),
+            penalty=np.array([each.penalty for each in some], np.float32),
+            ngram=np.array([each.ngram for each in some], np.int32),
+            stop=self._stop,
+            content=self._words.content,
+            starts=self._words.starts,
+            key=jax.random.fold_in(jax.random.key(seed[0]), seed[1]),
+        )
+        tokens = np.zeros((self._rows, self._slots), np.int32)
+        for row, ids in enumerate(fed):
+            tokens[row, : len(ids)] = ids
+        texts, means = self._run(tokens, asked)
+        return [
+            Text(row, *_answer(texts[row], int(begin[row]), len(fed[row]), self._stop, float(means[row])))
+            for row in range(len(prompts))
+        ]
+
+    def _run(self, tokens: np.ndarray, asked: _Rows) -> tuple[np.ndarray, np.ndarray]:
         """Filled rows [B, S], and each row's mean log-probability [B]."""
         state = self._start(tokens)
         if not self._programs:
@@ -334,8 +372,8 @@ def choose(
         logits = logits - asked.penalty[:, None] * used.astype(jnp.float32)
     if rules.ngram:
         again = repeats(tokens, at, asked.begin, asked.ngram, rules.ngram) & asked.starts[tokens]
-        number = jnp.arange(tokens.shape[0])[:, None]
-        logits = logits.at[number, tokens].min(jnp.where(again, -jnp.inf, jnp.inf))
+        number, nowhere = jnp.arange(tokens.shape[0])[:, None], logits.shape[1]
+        logits = logits.at[number, jnp.where(again, tokens, nowhere)].set(-jnp.inf, mode="drop")
     greedy = asked.temperature <= 0
     scale = jnp.where(greedy, 1.0, asked.temperature)[:, None]
     logits = logits / scale
@@ -350,14 +388,20 @@ def choose(
 
 
 def repeats(
-    tokens: Int[Array, "B S"], at: Int[Array, ""], begin: Int[Array, " B"], ngram: Int[Array, " B"], most: int
+    tokens: Int[Array, "B S"],
+    at: Int[Array, ""],
+    begin: Int[Array | np.ndarray, " B"],
+    ngram: Int[Array | np.ndarray, " B"],
+    most: int,
 ) -> Bool[Array, "B S"]:
     """Places whose token, chosen next, would complete ``ngram`` tokens in a row that are in the answer.
 
     The answer starts at ``begin`` and its last token is at ``at``; ``most``: the largest of ``ngram``.
     """
     place = jnp.arange(tokens.shape[1])
-    found = (place <= at) & (place >= (begin + ngram - 1)[:, None]) & (ngram > 0)[:, None]
+    found = (
+        (place <= at) & (place >= jnp.asarray(begin + ngram - 1)[:, None]) & jnp.asarray(ngram > 0)[:, None]
+    )
     for back in range(1, most):
         earlier = jnp.pad(tokens[:, :-back], ((0, 0), (back, 0)))
         last = jax.lax.dynamic_slice_in_dim(tokens, jnp.maximum(at + 1 - back, 0), 1, axis=1)
