@@ -1,31 +1,40 @@
-"""Train a DFlash drafter on a published target's own features and answers, and publish it.
+"""Train a DFlash drafter for a published target on the target's own answers, and publish it.
 
-python -m scripts.train_drafter --data FOLDER --target FOLDER --answers FILE.npz.xz --out FOLDER
+Any supported target serves. The drafter's size follows the target's unless flags say otherwise, and its mask
+token is one that no text holds. While it trains it is run in the real decoder a few times: tokens that a
+chain commits a round, and how often each slot is right. A stopped run goes on where it last saved its state.
+
+    python -m scripts.train_drafter --target FOLDER --answers FOLDER --out FOLDER [--data FOLDER] [--int4]
 """
 
 from pathlib import Path
 
 from scripts.pair import options, stages
+from scripts.pair.answers import read_answers
 from scripts.pair.command import run
-from scripts.pair.documents import Documents
-from scripts.pair.publish import read_target, write_drafter
-from scripts.pair.target import rounded
+from scripts.pair.publish import write_drafter, write_json
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = options.parser(__doc__)
+    parser = options.base(__doc__)
     parser.add_argument("--target", type=Path, required=True, help="published target folder")
-    parser.add_argument("--answers", type=Path, required=True, help="file that scripts.write_answers wrote")
+    parser.add_argument("--answers", type=Path, required=True, help="folder that scripts.write_answers wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder for the drafter")
+    parser.add_argument("--data", type=Path, nargs="+", help="folders with train.npz.xz to mix in")
+    parser.add_argument("--save-every", type=int, default=1000, help="steps between two saved states")
+    options.add_width(parser)
     options.add_drafter(parser)
+    options.add_cache(parser)
     args = parser.parse_args(arguments)
-    size = stages.size_of(args, args.target)
-    target = rounded(read_target(args.target), options.dtype_of(args))
-    train = stages.corpus(args, "train")
-    drafter, _ = stages.train_drafter(
-        args, size, target, Documents.load(args.answers), train, options.clock()
-    )
-    write_drafter(args.out, size, drafter)
+    say = options.clock()
+    pair = stages.open_target(args, args.target, say)
+    train = stages.corpus(args, "train") if args.data else None
+    state = args.out / "drafter.state"
+    raw, params, report = stages.train_drafter(args, pair, read_answers(args.answers), train, state, say)
+    write_drafter(args.out, raw, params, args.int4)
+    write_json(args.out / "training.json", report)
+    state.unlink(missing_ok=True)
+    say(f"{args.out} written")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ import jax
 
 from scripts.pair import options, stages
 from scripts.pair.command import run
-from scripts.pair.publish import shipped, write_drafter, write_json, write_target
-from scripts.pair.target import rounded
+from scripts.pair.publish import write_drafter, write_json, write_target
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,6 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_target(parser)
     options.add_answers(parser)
     options.add_drafter(parser)
+    options.add_cache(parser)
     args = parser.parse_args(arguments)
 
     say = options.clock()
@@ -38,13 +38,15 @@ def main(arguments: list[str] | None = None) -> None:
     report |= stages.judge_target(args, size, params, say)
     write_json(args.out / "training.json", report)
 
-    target = rounded(shipped(params), options.dtype_of(args))
     del params
-    answers = stages.answer(args, size, target, train, say)
+    pair = stages.open_target(args, args.out / "k2-mini", say)
+    answers = stages.answer(args, pair, train, args.out / "answers", say)
     report["answers"] = {"texts": len(answers.lengths), "tokens": int(answers.lengths.sum())}
-    drafter, right = stages.train_drafter(args, size, target, answers, train, say)
-    write_drafter(args.out / "k2-mini-dflash", size, drafter)
+    state = args.out / "drafter.state"
+    raw, drafter, right = stages.train_drafter(args, pair, answers, train, state, say)
+    write_drafter(args.out / "k2-mini-dflash", raw, drafter, args.int4)
     write_json(args.out / "training.json", report | right)
+    state.unlink(missing_ok=True)
     say("done")
 
 

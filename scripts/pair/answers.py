@@ -1,59 +1,100 @@
-"""Writes a target's answers to the prompts of a corpus."""
+"""Lets a target answer prompts, for the drafter to learn from: one file a batch."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-import jax
+import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import load_file
 
-from jddtree.config import KimiK2Config
-from scripts.pair.documents import Documents, Special
-from scripts.pair.sampler import cut, write
-from scripts.pair.target import Params
+from jddtree.errors import InputError
+from jddtree.models.target import Target
+from scripts.pair.documents import Documents
+from scripts.pair.resume import fingerprint, load, save
+from scripts.pair.writer import PLAIN, Writer
 
 TEMPERATURES, SHARES = (0.0, 0.7, 1.0), (0.3, 0.3, 0.4)
+FIELDS = ("tokens", "lengths", "prompts", "kinds")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """``batches`` of ``rows`` texts, each at most ``slots`` tokens with its prompt."""
+
+    batches: int
+    rows: int
+    slots: int
+    seed: int
 
 
 def write_answers(
-    config: KimiK2Config,
-    params: Params,
+    target: Target,
     documents: Documents,
-    special: Special,
-    *,
-    batches: int,
-    rows: int,
-    slots: int,
-    seed: int,
+    stop_ids: Sequence[int],
+    amount: Amount,
+    folder: Path,
     say: Callable[[str], None],
 ) -> Documents:
-    """Answers to random prompts of ``documents``, ``rows`` at once, each text at most ``slots`` tokens with
-    its prompt.
+    """Answers to random prompts of ``documents``, a file a batch in ``folder``; files already there are kept.
 
-    Temperatures follow TEMPERATURES and SHARES. A text that does not stop is kept, cut at ``slots``.
+    No prompt comes twice before each has come once. Temperatures follow TEMPERATURES and SHARES. A text that
+    does not stop is kept, cut at ``slots``.
+
+    Raises InputError when the folder holds files of other prompts, flags or target.
     """
-    rng = np.random.default_rng(seed)
-    with_prompt = np.flatnonzero((documents.prompts > 0) & (documents.prompts < slots // 2))
+    rows, slots = amount.rows, amount.slots
+    usable = np.flatnonzero((documents.prompts > 0) & (documents.prompts < slots // 2))
+    if not len(usable):
+        raise InputError(f"no prompt is shorter than half of the {slots} tokens of a text")
+    rng = np.random.default_rng(amount.seed)
+    total = amount.batches * rows
+    turns = [rng.permutation(usable) for _ in range(-(-total // len(usable)))]
+    # Prompts of like length go together, so that little is fed twice; batches come in random order.
+    chosen = np.concatenate(turns)[:total]
+    chosen = chosen[np.argsort(documents.prompts[chosen], kind="stable")].reshape(amount.batches, rows)
+    chosen = chosen[rng.permutation(amount.batches)]
+    warm = rng.choice(TEMPERATURES, chosen.shape, p=SHARES)
+    some = np.asarray(target.embed(jnp.arange(64)[None] % target.config.vocab_size), np.float32)
+    mark = fingerprint({"stops": list(stop_ids), "slots": slots}, chosen, warm, documents.tokens, some)
     starts = documents.starts()
-    parts: list[Documents] = []
-    begin = time.time()
-    for number in range(batches):
-        chosen = rng.choice(with_prompt, rows, replace=len(with_prompt) < rows)
-        prompts = np.full((rows, slots), special.pad, np.int32)
-        for row, i in enumerate(chosen):
-            prompts[row, : documents.prompts[i]] = documents.tokens[
-                starts[i] : starts[i] + documents.prompts[i]
-            ]
-        lengths = documents.prompts[chosen]
-        warm = rng.choice(TEMPERATURES, rows, p=SHARES).astype(np.float32)
-        key = jax.random.fold_in(jax.random.key(seed), number)
-        texts = np.asarray(write(config, params, prompts, lengths, warm, key))
-        parts.append(Documents.of(cut(texts, lengths, documents.kinds[chosen], special), slots))
-        written = sum(int(np.sum(part.lengths - part.prompts)) for part in parts)
+    writer: Writer | None = None
+    written, begin = 0, time.time()
+    for number, batch in enumerate(chosen):
+        file = folder / f"answers-{number:04}.safetensors"
+        if load(file, mark, dict.fromkeys(FIELDS, 0)) is not None:
+            continue
+        if writer is None:
+            writer = Writer(target, [PLAIN], rows=rows, slots=slots, stop_ids=stop_ids)
+        prompts = [documents.tokens[starts[i] : starts[i] + documents.prompts[i]].tolist() for i in batch]
+        texts = writer.write(prompts, [PLAIN] * rows, warm[number].tolist(), seed=(amount.seed, number))
+        wide = target.config.vocab_size > 1 << 16
+        answers = Documents.of(
+            (
+                (
+                    [*prompt, *text.ids, *([] if text.stop is None else [text.stop])],
+                    len(prompt),
+                    int(documents.kinds[i]),
+                )
+                for prompt, text, i in zip(prompts, texts, batch, strict=True)
+            ),
+            slots,
+            np.uint32 if wide else np.uint16,
+        )
+        save(file, mark, number, {name: getattr(answers, name) for name in FIELDS})
+        written += int(np.sum(answers.lengths - answers.prompts))
         say(
-            f"answers {number + 1}/{batches}  {written / 1e6:.2f} M tokens  "
+            f"answers {number + 1}/{amount.batches}  {written / 1e6:.2f} M tokens  "
             f"{written / (time.time() - begin) / 1e3:.0f}k tokens/s"
         )
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.joined(part)
-    return total
+    return read_answers(folder)
+
+
+def read_answers(folder: Path) -> Documents:
+    """What `write_answers` wrote. Raises InputError when there is nothing."""
+    files = sorted(folder.glob("answers-*.safetensors"))
+    if not files:
+        raise InputError(f"{folder} holds no answers: run scripts.write_answers first")
+    parts = [load_file(file) for file in files]
+    return Documents(*(np.concatenate([part[name] for part in parts]) for name in FIELDS))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Int32, UInt8, UInt16
+from jaxtyping import Bool, Int32, UInt8, UInt16, UInt32
 
 from jddtree.errors import InputError
 from jddtree.tokenizer import Tokenizer
@@ -80,30 +80,33 @@ class Documents:
     KINDS.
     """
 
-    tokens: UInt16[np.ndarray, " total"]
+    tokens: UInt16[np.ndarray, " total"] | UInt32[np.ndarray, " total"]
     lengths: Int32[np.ndarray, " docs"]
     prompts: Int32[np.ndarray, " docs"]
     kinds: UInt8[np.ndarray, " docs"]
 
     @classmethod
     def of(
-        cls, documents: Iterable[tuple[Sequence[int] | np.ndarray, int, int]], longest: int
+        cls,
+        documents: Iterable[tuple[Sequence[int] | np.ndarray, int, int]],
+        longest: int,
+        dtype: type[np.unsignedinteger] = np.uint16,
     ) -> "Documents":
         """From (ids, prompt ids, kind). A plain document longer than ``longest`` is cut into pieces; a chat
-        document is dropped.
+        document is dropped. ``dtype``: of the tokens; a vocabulary over 65,536 needs np.uint32.
         """
         tokens, lengths, prompts, kinds = [], [], [], []
         for ids, prompt, kind in documents:
             if prompt and len(ids) > longest:
                 continue
             for start in range(0, len(ids), longest):
-                piece = np.array(ids[start : start + longest], np.uint16)
+                piece = np.array(ids[start : start + longest], dtype)
                 tokens.append(piece)
                 lengths.append(len(piece))
                 prompts.append(prompt)
                 kinds.append(kind)
         return cls(
-            np.concatenate(tokens) if tokens else np.zeros(0, np.uint16),
+            np.concatenate(tokens) if tokens else np.zeros(0, dtype),
             np.array(lengths, np.int32),
             np.array(prompts, np.int32),
             np.array(kinds, np.uint8),
@@ -161,7 +164,7 @@ class Rows:
     model is to write.
     """
 
-    tokens: UInt16[np.ndarray, "rows T"]
+    tokens: UInt16[np.ndarray, "rows T"] | UInt32[np.ndarray, "rows T"]
     positions: UInt16[np.ndarray, "rows T"]
     answer: Bool[np.ndarray, "rows T"]
 
@@ -211,7 +214,7 @@ def pack(documents: Documents, width: int, special: Special, seed: int) -> Rows:
         rows[slot].append(i)
         insort(room, (left - length, slot))
     closed += [row for row in rows if row]
-    tokens = np.full((len(closed), width), special.pad, np.uint16)
+    tokens = np.full((len(closed), width), special.pad, documents.tokens.dtype)
     positions = np.zeros((len(closed), width), np.uint16)
     answer = np.zeros((len(closed), width), bool)
     ramp = np.arange(width, dtype=np.uint16)

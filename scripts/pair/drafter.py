@@ -1,17 +1,24 @@
 """The drafter as a plain function, for training: many blocks of one row at once (specs: DFlash, sections 1
 and 7).
 
-Keys are the published names of DFlash files. Embedding and head are the target's, frozen.
+Keys are the published names of DFlash files. Embedding, features and head are the frozen target's, which may
+be any model of `jddtree.models`.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from jddtree.checkpoint.skeleton import array_paths
 from jddtree.config import DFlashConfig
+from jddtree.models.dflash import DFlash
+from jddtree.models.drafter import Drafter
 from jddtree.models.layers import rms_norm, rope_tables, rotate_halves
-from scripts.pair.target import attend, head_logits
+from jddtree.models.target import Target
+from pallas_kernels.tree_attention.api import pack_mask
+from scripts.pair.target import attend, same_document
 
 Params = dict[str, jax.Array]
 
@@ -43,6 +50,23 @@ def init_drafter(config: DFlashConfig, seed: int) -> Params:
     return params
 
 
+def as_model(config: DFlashConfig, params: Params) -> Drafter:
+    """The same drafter as the decoder's module, in the parameters' types."""
+    model = nnx.eval_shape(lambda: DFlash(config, rngs=nnx.Rngs(0)))
+    return jax.tree.unflatten(jax.tree.structure(model), [params[path] for path, _ in array_paths(model)])
+
+
+def target_features(
+    target: Target, tokens: Int[Array, "B T"], positions: Int[Array, "B T"], taps: tuple[int, ...]
+) -> Float[Array, "B T FM"]:
+    """Features of packed rows; every document sees itself alone."""
+    rows, width = tokens.shape
+    mask = pack_mask(same_document(positions) & jnp.tri(width, dtype=bool))
+    dtype = jax.eval_shape(target.embed, tokens).dtype
+    empty, nothing = target.new_cache(rows, 1, dtype), jnp.zeros(rows, jnp.int32)
+    return target(tokens, positions, jnp.ones(tokens.shape, bool), mask, empty, nothing, taps).features
+
+
 def choose_anchors(
     answer: Bool[Array, "B T"], positions: Int[Array, "B T"], count: int, key: jax.Array
 ) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:
@@ -55,17 +79,17 @@ def choose_anchors(
     return anchors, best >= 0
 
 
-def block_logits(
+def block_hidden(
     config: DFlashConfig,
     params: Params,
-    target: Params,
+    target: Target,
     features: Float[Array, "B T FM"],
     tokens: Int[Array, "B T"],
     positions: Int[Array, "B T"],
     anchors: Int[Array, "B A"],
     cudnn: bool,
-) -> Float[Array, "B A D V"]:
-    """Float32 logits of the D slots after every anchor.
+) -> Float[Array, "B A D M"]:
+    """What the target's head reads at the D slots after every anchor.
 
     A block sees the features of its own document at positions strictly before its anchor, and its own slots.
     Slot 0 embeds the anchor, the others the mask token.
@@ -86,9 +110,9 @@ def block_logits(
     )[:, None]
     ctx = rms_norm(features @ params["fc.weight"].T, params["hidden_norm.weight"], c.rms_norm_eps)
 
-    embeddings = target["model.embed_tokens.weight"]
-    first = embeddings[jnp.take_along_axis(tokens, anchors, axis=1)][:, :, None]
-    masks = jnp.broadcast_to(embeddings[c.mask_token_id], (rows, count, block - 1, c.hidden_size))
+    first = target.embed(jnp.take_along_axis(tokens, anchors, axis=1))[:, :, None]
+    masks = target.embed(jnp.full((1, 1), c.mask_token_id, jnp.int32))[:, :, None]
+    masks = jnp.broadcast_to(masks, (rows, count, block - 1, c.hidden_size))
     x = jnp.concatenate([first, masks], axis=2).reshape(rows, slots, -1)
     block_positions = (anchor_position[..., None] + jnp.arange(block)).reshape(rows, slots)
     block_rope = rope_tables(c.rope, c.head_dim, block_positions)
@@ -115,8 +139,7 @@ def block_logits(
         mlp = f"layers.{i}.mlp"
         gate = jax.nn.silu(h @ params[f"{mlp}.gate_proj.weight"].T)
         x = x + (gate * (h @ params[f"{mlp}.up_proj.weight"].T)) @ params[f"{mlp}.down_proj.weight"].T
-    hidden = rms_norm(x.reshape(rows, count, block, -1)[:, :, 1:], params["norm.weight"], c.rms_norm_eps)
-    return head_logits(target, hidden)
+    return rms_norm(x.reshape(rows, count, block, -1)[:, :, 1:], params["norm.weight"], c.rms_norm_eps)
 
 
 def labels(

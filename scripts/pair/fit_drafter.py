@@ -2,161 +2,140 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jddtree.config import DFlashConfig, KimiK2Config
+from jddtree.config import DFlashConfig
 from jddtree.errors import InputError
+from jddtree.models.target import Target
 from scripts.pair import muon
 from scripts.pair.documents import Rows
-from scripts.pair.drafter import block_logits, choose_anchors, init_drafter, labels
-from scripts.pair.target import Params, forward
+from scripts.pair.drafter import (
+    Params,
+    block_hidden,
+    choose_anchors,
+    init_drafter,
+    labels,
+    target_features,
+)
+from scripts.pair.loss import block_loss
+from scripts.pair.resume import fingerprint, load, save
 
-DECAY = 4.0  # slot k counts exp(-(k - 1) / DECAY)
 REPORT_EVERY = 200
 Say = Callable[[str], None]
 
 
-def _blocks(config, target_config, drafter, target, tokens, positions, answer, key, anchors, cudnn):
-    """Mean weighted loss; matches [B, A, D] with the text; which labels exist."""
-    features = jnp.concatenate(
-        [
-            forward(target_config, target, tokens, positions, cudnn).layers[tap]
-            for tap in config.target_layers
-        ],
-        axis=-1,
-    )
-    chosen, real = choose_anchors(answer, positions, anchors, key)
-    depth = config.block_size - 1
-    right, exists = labels(tokens, positions, chosen, depth)
-    exists &= real[..., None]
-    logits = block_logits(
-        config, drafter, target, jax.lax.stop_gradient(features), tokens, positions, chosen, cudnn
-    )
-    losses = (
-        jax.nn.logsumexp(logits, axis=-1) - jnp.take_along_axis(logits, right[..., None], axis=-1)[..., 0]
-    )
-    weights = jnp.exp(-jnp.arange(depth) / DECAY) * exists
-    matches = (jnp.argmax(logits, axis=-1) == right) & exists
-    return jnp.sum(losses * weights) / jnp.maximum(jnp.sum(weights), 1), matches, exists
-
-
-@partial(
-    jax.jit,
-    static_argnames=("config", "target_config", "anchors", "cudnn", "dtype"),
-    donate_argnames=("params", "moments"),
-)
-def _train_step(
-    config,
-    target_config,
-    params,
-    moments,
-    target,
-    tokens,
-    positions,
-    answer,
-    key,
-    rate,
-    anchors,
-    cudnn,
-    dtype,
-):
-    def loss_of(params):
-        cast = {name: value.astype(dtype) for name, value in params.items()}
-        return _blocks(config, target_config, cast, target, tokens, positions, answer, key, anchors, cudnn)[0]
-
-    loss, grads = jax.value_and_grad(loss_of)(params)
-    params, moments = muon.update(params, grads, moments, rate)
-    return params, moments, loss
-
-
-@partial(jax.jit, static_argnames=("config", "target_config", "anchors", "cudnn"))
-def _matches(config, target_config, params, target, tokens, positions, answer, key, anchors, cudnn):
-    _, matches, exists = _blocks(
-        config, target_config, params, target, tokens, positions, answer, key, anchors, cudnn
-    )
-    whole = exists[..., -1]  # blocks that the text fills
-    run = jnp.cumprod(matches, axis=-1) * whole[..., None]
-    return jnp.sum(matches * whole[..., None], axis=(0, 1)), jnp.sum(run, axis=(0, 1)), jnp.sum(whole)
-
-
-def slots_right(
-    config: DFlashConfig,
-    target_config: KimiK2Config,
-    params: Params,
-    target: Params,
-    rows: Rows,
-    batch: int,
-    anchors: int,
-    cudnn: bool,
-) -> dict[str, list[float] | float]:
-    """Teacher-forced agreement with texts, over random anchors of one batch.
-
-    ``slots`` [D]: share of blocks whose slot k equals the text; ``chain``: 1 + the mean run of agreeing
-    slots, which for texts the target wrote greedily is what a chain commits a round.
+@dataclass(frozen=True)
+class Training:
+    """``steps`` batches of ``batch`` rows with ``anchors`` new random blocks each, at most at learning rate
+    ``rate``. loss: one of `scripts.pair.loss.LOSSES`. dtype: to compute in; parameters are float32.
     """
-    tokens, positions, answer = next(rows.batches(batch, seed=1))
-    found, run, count = _matches(
-        config, target_config, params, target, tokens, positions, answer, jax.random.key(1), anchors, cudnn
-    )
-    count = max(float(count), 1.0)
-    return {"slots": [float(v) / count for v in found], "chain": 1 + float(jnp.sum(run)) / count}
+
+    steps: int
+    batch: int
+    anchors: int
+    rate: float
+    loss: str
+    seed: int
+    dtype: str
+
+    @property
+    def cudnn(self) -> bool:
+        """Whether cuDNN's attention can be used."""
+        return jax.default_backend() == "gpu" and self.dtype == "bfloat16"
+
+
+def loss_of(
+    config: DFlashConfig,
+    params: Params,
+    target: Target,
+    tokens: jax.Array,
+    positions: jax.Array,
+    answer: jax.Array,
+    key: jax.Array,
+    training: Training,
+) -> jax.Array:
+    """The loss over random blocks of packed rows ([B, T] each, see `documents.Rows`)."""
+    cast = {name: value.astype(training.dtype) for name, value in params.items()}
+    features = jax.lax.stop_gradient(target_features(target, tokens, positions, config.target_layers))
+    anchors, real = choose_anchors(answer, positions, training.anchors, key)
+    right, exists = labels(tokens, positions, anchors, config.block_size - 1)
+    exists &= real[..., None]
+    hidden = block_hidden(config, cast, target, features, tokens, positions, anchors, training.cudnn)
+    hidden, right, exists = (x.reshape(-1, *x.shape[2:]) for x in (hidden, right, exists))
+    return block_loss(target, hidden, right, exists, training.loss)
 
 
 def fit_drafter(
     config: DFlashConfig,
-    target_config: KimiK2Config,
-    target: Params,
+    target: Target,
     rows: Rows,
+    training: Training,
     *,
-    steps: int,
-    batch: int,
-    anchors: int,
-    rate: float,
-    seed: int,
-    cudnn: bool,
-    dtype: jnp.dtype,
+    state: Path,
+    save_every: int,
+    judge: Callable[[Params], object],
+    judge_every: int,
     say: Say,
 ) -> Params:
-    """Train from scratch: ``steps`` batches of ``batch`` rows with ``anchors`` new random blocks each.
+    """Train from scratch, or go on from the file ``state``, which is written every ``save_every`` steps.
 
-    ``target``: the frozen target's parameters in ``dtype``, as shipped (dequantised). Returns float32
-    parameters. Raises InputError for rows shorter than the number of anchors.
+    ``target`` is frozen, in the type to compute in. ``judge`` is called every ``judge_every`` steps, and what
+    it finds is said. Returns float32 parameters. Raises InputError for rows shorter than the number of
+    anchors.
     """
-    if anchors > rows.tokens.shape[1]:
-        raise InputError(f"{anchors} anchors do not fit into rows of {rows.tokens.shape[1]}")
-    params = init_drafter(config, seed)
+    if training.anchors > rows.tokens.shape[1]:
+        raise InputError(f"{training.anchors} anchors do not fit into rows of {rows.tokens.shape[1]}")
+    params = init_drafter(config, training.seed)
     moments = muon.start(params)
     say(f"drafter: {sum(v.size for v in params.values()) / 1e6:.2f} M parameters, {len(rows)} rows")
-    batches = rows.batches(batch, seed)
-    key = jax.random.key(seed + 1)
+    some = np.asarray(target.embed(jnp.arange(64)[None] % config.vocab_size), np.float32)
+    mark = fingerprint(asdict(training) | asdict(config), rows.tokens, rows.positions, rows.answer, some)
+    first, found = 0, load(state, mark, (params, moments))
+    if found is not None:
+        first, (params, moments) = found
+        say(f"going on after step {first}")
+    # Flattened once: a compiled call should not walk the modules again.
+    weights, modules = jax.tree.flatten(target)
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def train_step(params, moments, weights, tokens, positions, answer, key, rate):
+        target = jax.tree.unflatten(modules, weights)
+        loss, grads = jax.value_and_grad(
+            lambda params: loss_of(config, params, target, tokens, positions, answer, key, training)
+        )(params)
+        return *muon.update(params, grads, moments, rate), loss
+
+    batches = rows.batches(training.batch, training.seed)
+    for _ in range(first):
+        next(batches)
+    key = jax.random.key(training.seed + 1)
     begin = clock = time.time()
-    for i in range(steps):
+    timed = first
+    for i in range(first, training.steps):
         tokens, positions, answer = next(batches)
-        now = np.float32(muon.schedule(i / steps, rate))
-        params, moments, loss = _train_step(
-            config,
-            target_config,
-            params,
-            moments,
-            target,
-            tokens,
-            positions,
-            answer,
-            jax.random.fold_in(key, i),
-            now,
-            anchors,
-            cudnn,
-            dtype,
-        )
-        if i == 0 or (i + 1) % REPORT_EVERY == 0 or i + 1 == steps:
+        now = np.float32(muon.schedule(i / training.steps, training.rate))
+        step_key = jax.random.fold_in(key, i)
+        params, moments, loss = train_step(params, moments, weights, tokens, positions, answer, step_key, now)
+        done = i + 1
+        if done == first + 1 or done % REPORT_EVERY == 0 or done == training.steps:
             value = float(loss)
-            done = 1 if i == 0 else (i % REPORT_EVERY) + 1
-            speed = done * batch * anchors / (time.time() - clock)
-            clock = time.time()
-            left = (clock - begin) / (i + 1) * (steps - i - 1)
-            say(f"drafter {i + 1}/{steps}  loss {value:.3f}  {speed / 1e3:.0f}k blocks/s  {left:.0f} s left")
+            if not np.isfinite(value):
+                raise FloatingPointError(f"the drafter's loss is {value} after step {done}")
+            speed = (done - timed) * training.batch * training.anchors / (time.time() - clock)
+            clock, timed = time.time(), done
+            left = (clock - begin) / (done - first) * (training.steps - done)
+            say(
+                f"drafter {done}/{training.steps}  loss {value:.3f}  {speed / 1e3:.0f}k blocks/s  "
+                f"{left:.0f} s left"
+            )
+        if done % save_every == 0 and done < training.steps:
+            save(state, mark, done, (params, moments))
+        if done % judge_every == 0 and done < training.steps:
+            say(f"drafter {done}/{training.steps}  in the decoder: {judge(params)}")
     return params

@@ -1,31 +1,45 @@
 """The texts a drafter learns from: the target's answers and a share of the corpus."""
 
+import zlib
+
 import numpy as np
 
-from scripts.pair.documents import Documents, Rows, Special, pack
+from scripts.pair.documents import Documents
 
 HELD_ONE_IN = 50
+JUDGED = 16
 
 
-def drafter_rows(
-    answers: Documents, corpus: Documents, corpus_share: float, width: int, special: Special, seed: int
-) -> tuple[Rows, dict[str, Rows]]:
-    """(rows to train on, rows held out: ``answers`` and ``corpus``). Shares count tokens; plain texts are
-    left out.
-    """
-    order = np.random.default_rng(seed).permutation(len(answers.lengths))
-    held = max(1, len(order) // HELD_ONE_IN)
-    answers_held, answers_kept = answers.take(order[:held]), answers.take(order[held:])
-    chats = np.flatnonzero(corpus.prompts > 0)
-    chats = np.random.default_rng(seed + 1).permutation(chats)
-    wanted = answers.lengths.sum() * corpus_share / (1 - corpus_share)
-    count = int(np.searchsorted(np.cumsum(corpus.lengths[chats]), wanted)) + 1
-    corpus_held, corpus_kept = (
-        corpus.take(chats[: max(1, count // HELD_ONE_IN)]),
-        corpus.take(chats[count // HELD_ONE_IN : count]),
+def held_out(answers: Documents) -> tuple[Documents, Documents]:
+    """(answers to learn from, answers to judge by), about 49 to 1. Answers to one prompt stay together."""
+    starts = answers.starts()
+    hashes = np.array(
+        [
+            zlib.crc32(answers.tokens[start : start + prompt].tobytes())
+            for start, prompt in zip(starts, answers.prompts, strict=True)
+        ],
+        np.int64,
     )
-    mixed = answers_kept.joined(corpus_kept)
-    return pack(mixed, width, special, seed), {
-        "answers": pack(answers_held, width, special, seed),
-        "corpus": pack(corpus_held, width, special, seed),
-    }
+    held = hashes % HELD_ONE_IN == 0
+    if not held.any():
+        held = hashes == hashes[0]
+    return answers.take(np.flatnonzero(~held)), answers.take(np.flatnonzero(held))
+
+
+def judged_prompts(held: Documents, seed: int) -> list[list[int]]:
+    """Up to JUDGED different prompts, in turn from every kind."""
+    order = np.random.default_rng(seed).permutation(len(held.lengths))
+    starts, turns = held.starts(), {}
+    for i in order:
+        prompt = tuple(held.tokens[starts[i] : starts[i] + held.prompts[i]].tolist())
+        turns.setdefault(int(held.kinds[i]), {})[prompt] = None
+    ranked = [(turn, kind, prompt) for kind, each in turns.items() for turn, prompt in enumerate(each)]
+    return [list(prompt) for _, _, prompt in sorted(ranked)[:JUDGED]]
+
+
+def with_corpus(answers: Documents, corpus: Documents, share: float, seed: int) -> Documents:
+    """The answers and random chats of the corpus, which come to ``share`` of all tokens."""
+    chats = np.random.default_rng(seed + 1).permutation(np.flatnonzero(corpus.prompts > 0))
+    wanted = answers.lengths.sum() * share / (1 - share)
+    count = int(np.searchsorted(np.cumsum(corpus.lengths[chats]), wanted)) + 1
+    return answers.joined(corpus.take(chats[:count]))

@@ -9,23 +9,40 @@ import jax
 import jax.numpy as jnp
 
 from scripts.pair.blend import WEIGHTS
+from scripts.pair.loss import LOSSES
 from scripts.pair.sizes import SIZES
 
 
-def parser(text: str | None) -> argparse.ArgumentParser:
-    """A parser with --data, --size, --seed, --width, --batch and --dtype."""
+def base(text: str | None) -> argparse.ArgumentParser:
+    """A parser with --seed and --dtype."""
     found = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument(
-        "--data", type=Path, nargs="+", required=True, help="folders with train.npz.xz and valid.npz.xz"
-    )
-    found.add_argument("--size", choices=sorted(SIZES), default="mini")
     found.add_argument("--seed", type=int, default=0)
-    found.add_argument("--width", type=int, default=512, help="tokens in a training row")
-    found.add_argument("--batch", type=int, default=128, help="rows in a batch of the target's training")
     found.add_argument(
         "--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16"
     )
     return found
+
+
+def parser(text: str | None) -> argparse.ArgumentParser:
+    """A parser with --data, --size, --seed, --width, --batch and --dtype."""
+    found = base(text)
+    found.add_argument(
+        "--data", type=Path, nargs="+", required=True, help="folders with train.npz.xz and valid.npz.xz"
+    )
+    found.add_argument("--size", choices=sorted(SIZES), default="mini")
+    found.add_argument("--batch", type=int, default=128, help="rows in a batch of the target's training")
+    add_width(found)
+    return found
+
+
+def add_width(to: argparse.ArgumentParser) -> None:
+    """The flag for the length of training rows."""
+    to.add_argument("--width", type=int, default=512, help="tokens in a training row")
+
+
+def add_cache(to: argparse.ArgumentParser) -> None:
+    """The flag for converted checkpoints."""
+    to.add_argument("--cache-dir", type=Path, default=Path.home() / ".cache" / "jddtree")
 
 
 def add_tokenizer(to: argparse.ArgumentParser) -> None:
@@ -66,6 +83,17 @@ def add_drafter(to: argparse.ArgumentParser) -> None:
     to.add_argument("--drafter-rate", type=float, default=4e-3, help="learning rate")
     to.add_argument("--drafter-batch", type=int, default=64, help="rows in a batch")
     to.add_argument("--anchors", type=int, default=96, help="blocks trained in each row and step")
+    to.add_argument("--loss", choices=LOSSES, default=LOSSES[0], help="how a block's slots are weighted")
+    to.add_argument("--judge-every", type=int, help="steps; default: a third of the run")
+    to.add_argument("--int4", action="store_true", help="publish INT4 weights instead of bfloat16")
+    to.add_argument("--mask-token", type=int, help="id that no text holds; default: an unused one")
+    to.add_argument("--layers", type=int, help="of the drafter; default for this and the next: its size's")
+    to.add_argument("--block", type=int, help="tokens of a block, the anchor included")
+    to.add_argument("--taps", type=int, nargs="+", help="target layers, from 0, that the drafter reads")
+    to.add_argument("--heads", type=int)
+    to.add_argument("--kv-heads", type=int)
+    to.add_argument("--head-dim", type=int)
+    to.add_argument("--mlp-width", type=int)
     to.add_argument(
         "--corpus-share", type=float, default=0.15, help="share of corpus texts beside the answers"
     )

@@ -11,11 +11,11 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from jddtree.config import KimiK2Config, read_json, target_config
+from jddtree.config import DFlashConfig, KimiK2Config, read_json, target_config
 from jddtree.errors import InputError
 from jddtree.quantization import dequantize, quantize
 from pallas_kernels.grouped_matmul.api import Int4
-from scripts.pair.sizes import Size, drafter_json, generation_json, target_json
+from scripts.pair.sizes import Size, generation_json, int4_json, target_json
 from scripts.pair.target import Params
 
 PREFIX = "language_model."
@@ -144,20 +144,36 @@ def read_target(folder: Path) -> Params:
     return params
 
 
-def write_drafter(folder: Path, size: Size, params: Params) -> None:
-    """Write the drafter in the DFlash layout, bfloat16."""
+def check_int4(config: DFlashConfig) -> None:
+    """Raises InputError unless INT4's groups of 32 fit the drafter's matrices."""
+    widths = config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
+    for width in widths:
+        if width % 32:
+            raise InputError(f"a matrix of the drafter is {width} wide; --int4 needs multiples of 32")
+
+
+def shipped_drafter(params: Params, int4: bool) -> Params:
+    """The parameters, bfloat16, as a reader of the published folder sees them, through INT4 or not."""
+    return {
+        name: dequantize(jax.jit(quantize)(value)) if int4 and value.ndim == 2 else value.astype(jnp.bfloat16)
+        for name, value in params.items()
+    }
+
+
+def write_drafter(folder: Path, raw: dict[str, Any], params: Params, int4: bool) -> None:
+    """Write the drafter in the DFlash layout, ``raw`` being its config.json; matrices bfloat16 or INT4."""
+    tensors: dict[str, np.ndarray] = {}
+    for name, value in params.items():
+        if not int4 or value.ndim != 2:
+            tensors[name] = np.asarray(value).astype(ml_dtypes.bfloat16)
+            continue
+        packed, path = jax.jit(quantize)(value), name.removesuffix(".weight")
+        tensors[f"{path}.weight_packed"] = np.asarray(packed.packed)
+        tensors[f"{path}.weight_scale"] = np.asarray(packed.scale)
+        tensors[f"{path}.weight_shape"] = np.array(value.shape, np.int32)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", drafter_json(size))
-    tensors = {name: np.asarray(value).astype(ml_dtypes.bfloat16) for name, value in params.items()}
+    write_json(folder / "config.json", raw | ({"quantization_config": int4_json()} if int4 else {}))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def read_drafter(folder: Path) -> Params:
-    """The drafter's tensors, bfloat16. Raises InputError when the file is missing."""
-    file = folder / "model.safetensors"
-    if not file.is_file():
-        raise InputError(f"{file} does not exist")
-    return {name: jnp.asarray(value) for name, value in load_file(file).items()}
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -2,17 +2,32 @@
 layouts).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jddtree.config import TargetConfig, text_config
 from scripts.pair.documents import Special
 
 
 @dataclass(frozen=True)
-class Size:
-    """What differs between pairs. Drafter taps are target layers counted from 0; the last layer is no tap,
-    since some engines hand out its normed output.
+class Shape:
+    """A drafter's. Taps are target layers counted from 0; the last layer is no tap, since some engines hand
+    out its normed output. width: of the MLP. INT4 needs widths that are multiples of 32.
     """
+
+    layers: int
+    block: int
+    taps: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """What differs between bundled pairs."""
 
     vocab: int
     hidden: int
@@ -27,13 +42,7 @@ class Size:
     nope_dim: int
     rope_dim: int
     value_dim: int
-    block: int
-    taps: tuple[int, ...]
-    drafter_layers: int
-    drafter_heads: int
-    drafter_kv_heads: int
-    drafter_head_dim: int
-    drafter_width: int
+    drafter: Shape
 
     @property
     def special(self) -> Special:
@@ -56,13 +65,7 @@ SIZES = {
         nope_dim=32,
         rope_dim=16,
         value_dim=32,
-        block=8,
-        taps=(1, 2, 3, 4),
-        drafter_layers=4,
-        drafter_heads=8,
-        drafter_kv_heads=4,
-        drafter_head_dim=32,
-        drafter_width=704,
+        drafter=Shape(4, 8, (1, 2, 3, 4), heads=8, kv_heads=4, head_dim=32, width=704),
     ),
     # Seconds on a CPU: for tests and for trying the scripts.
     "toy": Size(
@@ -79,13 +82,7 @@ SIZES = {
         nope_dim=8,
         rope_dim=8,
         value_dim=8,
-        block=4,
-        taps=(0, 1),
-        drafter_layers=2,
-        drafter_heads=4,
-        drafter_kv_heads=2,
-        drafter_head_dim=8,
-        drafter_width=64,
+        drafter=Shape(2, 4, (0, 1), heads=4, kv_heads=2, head_dim=8, width=64),
     ),
 }
 
@@ -94,18 +91,6 @@ def target_json(size: Size) -> dict[str, Any]:
     """`config.json` of the target in K2.6's nested layout, without vision."""
     special = size.special
     ids = {"bos_token_id": special.base, "eos_token_id": special.end_of_turn, "pad_token_id": special.pad}
-    weights = {
-        "actorder": None,
-        "block_structure": None,
-        "dynamic": False,
-        "group_size": 32,
-        "num_bits": 4,
-        "observer": "minmax",
-        "observer_kwargs": {},
-        "strategy": "group",
-        "symmetric": True,
-        "type": "int",
-    }
     text = {
         "architectures": ["DeepseekV3ForCausalLM"],
         "attention_bias": False,
@@ -134,28 +119,14 @@ def target_json(size: Size) -> dict[str, Any]:
         "q_lora_rank": size.q_rank,
         "qk_nope_head_dim": size.nope_dim,
         "qk_rope_head_dim": size.rope_dim,
-        "quantization_config": {
-            "config_groups": {
-                "group_0": {
-                    "input_activations": None,
-                    "output_activations": None,
-                    "targets": ["Linear"],
-                    "weights": weights,
-                }
-            },
-            "format": "pack-quantized",
-            "ignore": [
-                "re:.*self_attn.*",
-                "re:.*shared_experts.*",
-                r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
-                "re:.*lm_head.*",
-                "re:vision_tower.*",
-                "re:mm_projector.*",
-            ],
-            "kv_cache_scheme": None,
-            "quant_method": "compressed-tensors",
-            "quantization_status": "compressed",
-        },
+        "quantization_config": int4_json(
+            "re:.*self_attn.*",
+            "re:.*shared_experts.*",
+            r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
+            "re:.*lm_head.*",
+            "re:vision_tower.*",
+            "re:mm_projector.*",
+        ),
         "rms_norm_eps": 1e-5,
         "rope_scaling": {
             "beta_fast": 32.0,
@@ -192,30 +163,83 @@ def generation_json(size: Size) -> dict[str, Any]:
     return {"bos_token_id": size.special.base, "eos_token_id": size.special.end_of_turn, "max_length": 262144}
 
 
-def drafter_json(size: Size) -> dict[str, Any]:
-    """`config.json` of the drafter in the DFlash layout."""
+def int4_json(*ignore: str) -> dict[str, Any]:
+    """`quantization_config` of linear layers in INT4, groups of 32, but those that ``ignore`` names."""
+    weights = {
+        "actorder": None,
+        "block_structure": None,
+        "dynamic": False,
+        "group_size": 32,
+        "num_bits": 4,
+        "observer": "minmax",
+        "observer_kwargs": {},
+        "strategy": "group",
+        "symmetric": True,
+        "type": "int",
+    }
+    return {
+        "config_groups": {
+            "group_0": {
+                "input_activations": None,
+                "output_activations": None,
+                "targets": ["Linear"],
+                "weights": weights,
+            }
+        },
+        "format": "pack-quantized",
+        "ignore": list(ignore),
+        "kv_cache_scheme": None,
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+    }
+
+
+def default_shape(config: TargetConfig) -> Shape:
+    """The drafter of a bundled size, or for another target: 4 layers, blocks of 8, taps from the second layer
+    to the last but one, heads of 64 or 128, an MLP of twice the width.
+    """
+    for size in SIZES.values():
+        if (size.vocab, size.hidden, size.layers) == (
+            config.vocab_size,
+            config.hidden_size,
+            config.num_layers,
+        ):
+            return size.drafter
+    hidden, last = config.hidden_size, max(config.num_layers - 2, 0)
+    count = min(5, max(last, 1))
+    first = min(1, last)
+    taps = tuple(round(first + i * (last - first) / max(count - 1, 1)) for i in range(count))
+    head_dim = 128 if hidden >= 2048 else 64
+    heads = max(1, hidden // head_dim)
+    kv_heads = next(heads // group for group in (4, 3, 2, 1) if heads % group == 0)
+    return Shape(4, 8, taps, heads, kv_heads, head_dim, 2 * hidden)
+
+
+def drafter_json(target: Mapping[str, Any], config: TargetConfig, shape: Shape, mask: int) -> dict[str, Any]:
+    """`config.json` of a drafter in the DFlash layout, for the target of ``config`` (raw: ``target``)."""
+    text = text_config(target)
     return {
         "architectures": ["DFlashDraftModel"],
         "attention_bias": False,
         "attention_dropout": 0.0,
-        "block_size": size.block,
-        "bos_token_id": size.special.base,
-        "dflash_config": {"mask_token_id": size.special.mask, "target_layer_ids": list(size.taps)},
+        "block_size": shape.block,
+        "bos_token_id": text.get("bos_token_id"),
+        "dflash_config": {"mask_token_id": mask, "target_layer_ids": list(shape.taps)},
         "dtype": "bfloat16",
-        "eos_token_id": size.special.end_of_turn,
-        "head_dim": size.drafter_head_dim,
+        "eos_token_id": text.get("eos_token_id"),
+        "head_dim": shape.head_dim,
         "hidden_act": "silu",
-        "hidden_size": size.hidden,
+        "hidden_size": config.hidden_size,
         "initializer_range": 0.02,
-        "intermediate_size": size.drafter_width,
-        "layer_types": ["full_attention"] * size.drafter_layers,
-        "max_position_embeddings": 262144,
-        "max_window_layers": size.drafter_layers,
+        "intermediate_size": shape.width,
+        "layer_types": ["full_attention"] * shape.layers,
+        "max_position_embeddings": config.max_position,
+        "max_window_layers": shape.layers,
         "model_type": "qwen3",
-        "num_attention_heads": size.drafter_heads,
-        "num_hidden_layers": size.drafter_layers,
-        "num_key_value_heads": size.drafter_kv_heads,
-        "num_target_layers": size.layers,
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
+        "num_target_layers": config.num_layers,
         "rms_norm_eps": 1e-6,
         "rope_scaling": None,
         "rope_theta": 10000.0,
@@ -223,5 +247,5 @@ def drafter_json(size: Size) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "use_cache": True,
         "use_sliding_window": False,
-        "vocab_size": size.vocab,
+        "vocab_size": config.vocab_size,
     }

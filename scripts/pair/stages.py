@@ -5,18 +5,23 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from jddtree.config import KimiK2Config, drafter_config, target_config
 from jddtree.errors import InputError
-from jddtree.tokenizer import load_tokenizer
+from jddtree.load import Pair, load_pair
+from jddtree.tokenizer import load_tokenizer, stop_ids
 from scripts.pair import options
-from scripts.pair.answers import write_answers
+from scripts.pair.answers import Amount, write_answers
 from scripts.pair.blend import blend, weights_of
-from scripts.pair.documents import ChatForm, Documents
-from scripts.pair.fit_drafter import fit_drafter, slots_right
+from scripts.pair.documents import ChatForm, Documents, Special, pack
+from scripts.pair.fit_drafter import Training, fit_drafter
 from scripts.pair.fit_target import Plan, fit_target, loss_by_kind
-from scripts.pair.mixture import drafter_rows
-from scripts.pair.publish import shipped, write_json
-from scripts.pair.sizes import SIZES, Size, drafter_json, target_json
+from scripts.pair.judge import Judge
+from scripts.pair.mask import mask_token
+from scripts.pair.mixture import held_out, judged_prompts, with_corpus
+from scripts.pair.publish import check_int4, shipped, shipped_drafter, write_json
+from scripts.pair.sizes import SIZES, Shape, Size, default_shape, drafter_json, target_json
 from scripts.pair.target import Params, rounded
 from scripts.pair.unlikelihood import Prompts
 
@@ -103,49 +108,75 @@ def judge_target(
     return found
 
 
-def answer(args: argparse.Namespace, size: Size, target: Params, train: Documents, say: Say) -> Documents:
-    """Texts that the target, as shipped, writes to the corpus's prompts."""
-    return write_answers(
-        config_of(size),
-        target,
-        train,
-        size.special,
-        batches=args.answer_batches,
-        rows=args.answer_rows,
-        slots=args.answer_slots,
-        seed=args.seed,
-        say=say,
-    )
+def open_target(args: argparse.Namespace, folder: Path, say: Say) -> Pair:
+    """A published target of any supported family, frozen, in the type to compute in."""
+    return load_pair(folder, None, dtype=options.dtype_of(args).name, cache_dir=args.cache_dir, say=say)
+
+
+def stops_of(pair: Pair) -> list[int]:
+    """What ends the target's answers."""
+    return stop_ids(pair.checkpoint.config, pair.checkpoint.generation_config, pair.tokenizer)
+
+
+def answer(args: argparse.Namespace, pair: Pair, prompts: Documents, folder: Path, say: Say) -> Documents:
+    """Texts that the target, as shipped, writes to prompts, kept in ``folder``."""
+    amount = Amount(args.answer_batches, args.answer_rows, args.answer_slots, args.seed)
+    return write_answers(pair.target, prompts, stops_of(pair), amount, folder, say)
 
 
 def train_drafter(
-    args: argparse.Namespace, size: Size, target: Params, answers: Documents, train: Documents, say: Say
-) -> tuple[Params, dict]:
-    """Float32 parameters, and what they get right in held-out rows: `drafter_answers`, `drafter_corpus`."""
-    config, target_config_, cudnn = drafter_config(drafter_json(size)), config_of(size), options.on_gpu()
-    dtype = options.dtype_of(args)
-    rows, held = drafter_rows(answers, train, args.corpus_share, args.width, size.special, args.seed)
-    say(f"{len(answers.lengths)} answers, {len(rows)} rows to train the drafter on")
+    args: argparse.Namespace, pair: Pair, answers: Documents, train: Documents | None, state: Path, say: Say
+) -> tuple[dict, Params, dict]:
+    """Its config.json, float32 parameters, and what they get right in the decoder: `drafter` as trained,
+    `drafter_shipped` as published. ``train``: a corpus to mix in. ``state``: the file to go on from.
+    """
+    kept, held = held_out(answers)
+    texts = kept if train is None else with_corpus(kept, train, args.corpus_share, args.seed)
+    config, stops = pair.target.config, stops_of(pair)
+    mask = mask_token(pair, stops, args.mask_token)
+    if np.any(texts.tokens == mask):
+        raise InputError(f"token {mask} is in the training text: name another one with --mask-token")
+    usual = default_shape(config)
+    shape = Shape(
+        layers=args.layers or usual.layers,
+        block=args.block or usual.block,
+        taps=tuple(args.taps or usual.taps),
+        heads=args.heads or usual.heads,
+        kv_heads=args.kv_heads or usual.kv_heads,
+        head_dim=args.head_dim or usual.head_dim,
+        width=args.mlp_width or usual.width,
+    )
+    raw = drafter_json(pair.checkpoint.config, config, shape, mask)
+    drafter = drafter_config(raw)
+    if args.int4:
+        check_int4(drafter)
+    # Of the special tokens only the filler of short rows is used, and that by no loss.
+    rows = pack(texts, args.width, Special(config.vocab_size - 256), args.seed)
+    say(f"{len(kept.lengths)} answers, {len(rows)} rows to train the drafter on, mask token {mask}")
+    training = Training(
+        args.drafter_steps,
+        args.drafter_batch,
+        args.anchors,
+        args.drafter_rate,
+        args.loss,
+        args.seed,
+        pair.dtype,
+    )
+    prompts = judged_prompts(held, args.seed)
+    judge = Judge(pair.target, drafter, prompts, stops, options.dtype_of(args))
     params = fit_drafter(
-        config,
-        target_config_,
-        target,
+        drafter,
+        pair.target,
         rows,
-        steps=args.drafter_steps,
-        batch=args.drafter_batch,
-        anchors=args.anchors,
-        rate=args.drafter_rate,
-        seed=args.seed,
-        cudnn=cudnn,
-        dtype=dtype,
+        training,
+        state=state,
+        save_every=args.save_every,
+        judge=judge,
+        judge_every=args.judge_every or max(1, args.drafter_steps // 3),
         say=say,
     )
-    cast = {name: value.astype(dtype) for name, value in params.items()}
     report = {}
-    for name, part in held.items():
-        batch = min(args.drafter_batch, len(part))
-        report[f"drafter_{name}"] = slots_right(
-            config, target_config_, cast, target, part, batch, args.anchors, cudnn
-        )
-        say(f"drafter on {name}: " + json.dumps(report[f"drafter_{name}"]))
-    return params, report
+    for name, those in {"drafter": params, "drafter_shipped": shipped_drafter(params, args.int4)}.items():
+        report[name] = judge(those)
+        say(f"{name} in the decoder: {json.dumps(report[name])}")
+    return raw, params, report

@@ -30,6 +30,8 @@ from scripts import (
     write_answers,
     write_card,
 )
+from scripts.pair import stages
+from scripts.pair.answers import read_answers
 from scripts.pair.documents import KINDS, Documents
 from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import read_target
@@ -93,7 +95,8 @@ def pair(home: Path) -> Path:
         "--out",
         str(home / "pair"),
     ]
-    train_pair.main([*flags, *STAGE, *TARGET, *ANSWERS, *DRAFTER])
+    cache = ["--cache-dir", str(home / "cache")]
+    train_pair.main([*flags, *STAGE, *TARGET, *ANSWERS, *DRAFTER, *cache])
     return home / "pair"
 
 
@@ -157,7 +160,8 @@ def test_report_has_losses_and_slots(pair):
     assert {"story", "maths"} <= kinds
     assert all(abs(report["loss_int4"][kind] - report["loss_float"][kind]) < 0.1 for kind in kinds)
     assert report["answers"]["texts"] == 16
-    assert len(report["drafter_answers"]["slots"]) == 3
+    assert len(report["drafter"]["slots"]) == 3
+    assert 1 <= report["drafter_shipped"]["committed"] <= 4
 
 
 def test_model_card_gets_the_run(pair, tmp_path):
@@ -232,18 +236,28 @@ def test_judged_texts_are_counted(home, pair):
     assert all(0 < row["distinct"] <= 1 for row in rows.values())
 
 
-def test_stages_one_by_one_give_the_same_pair(home, pair):
+def test_stages_one_by_one_give_the_same_pair(home, pair, monkeypatch):
+    monkeypatch.setattr(stages, "Judge", lambda *arguments: lambda params: {})  # has had its turn in `pair`
     data = ["--data", str(home / "data"), *STAGE]
     tokenizer = ["--tokenizer", str(home / "tokenizer")]
-    to = {name: str(home / name) for name in ("float", "target", "answers.npz.xz", "drafter")}
+    to = {name: str(home / name) for name in ("float", "target", "answers", "drafter")}
     train_target.main([*data, *tokenizer, *TARGET, "--out", to["float"]])
     quantize_target.main([*data, *tokenizer, "--target", to["float"], "--out", to["target"]])
-    write_answers.main([*data, *ANSWERS, "--target", to["target"], "--out", to["answers.npz.xz"]])
-    answers = ["--answers", to["answers.npz.xz"]]
-    train_drafter.main([*data, *DRAFTER, *answers, "--target", to["target"], "--out", to["drafter"]])
-    for alone, together in (("target", "k2-mini"), ("drafter", "k2-mini-dflash")):
+    given = ["--target", to["target"], "--cache-dir", str(home / "cache"), *data[:-6]]
+    write_answers.main([*given, *ANSWERS, "--out", to["answers"]])
+    drafter = ["--width", "64", "--answers", to["answers"], "--out", to["drafter"]]
+    train_drafter.main([*given, *DRAFTER, *drafter])
+    # Answers that are there are kept, whatever a second run would write.
+    kept = (home / "answers" / "answers-0001.safetensors").stat()
+    (home / "answers" / "answers-0000.safetensors").unlink()
+    write_answers.main([*given, *ANSWERS, "--out", to["answers"]])
+    assert (home / "answers" / "answers-0001.safetensors").stat().st_mtime_ns == kept.st_mtime_ns
+    ours, theirs = read_answers(home / "answers"), read_answers(pair / "answers")
+    np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+    np.testing.assert_array_equal(ours.lengths, theirs.lengths)
+    for folder, together in (("target", "k2-mini"), ("drafter", "k2-mini-dflash")):
         for file in sorted((pair / together).iterdir()):
-            assert (home / alone / file.name).read_bytes() == file.read_bytes(), file.name
+            assert (home / folder / file.name).read_bytes() == file.read_bytes(), file.name
 
 
 def test_another_vocabulary_is_refused(home):

@@ -6,27 +6,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jddtree.config import drafter_config
-from jddtree.models.dflash import DFlash
-from scripts.pair.drafter import block_logits, choose_anchors, init_drafter, labels
-from scripts.pair.sizes import SIZES, drafter_json
-from scripts.pair.target import head_logits
+from jddtree.models.target import Target
+from pallas_kernels.tree_attention.api import causal_mask
+from scripts.pair.drafter import (
+    as_model,
+    block_hidden,
+    choose_anchors,
+    init_drafter,
+    labels,
+    target_features,
+)
+from tests import tiny
 
-SIZE = SIZES["toy"]
-CONFIG = drafter_config(drafter_json(SIZE))
+CONFIG = drafter_config(tiny.DFLASH | {"layer_types": ["full_attention"] * 2})
 DEPTH = CONFIG.block_size - 1
-compute = jax.jit(partial(block_logits, CONFIG, cudnn=False))
+compute = jax.jit(partial(block_hidden, CONFIG, cudnn=False))
 # Documents of 9 and 11 tokens, then padding.
 POSITIONS = jnp.array([[*range(9), *range(11), 0, 0]], jnp.int32)
-TOKENS = jax.random.randint(jax.random.key(3), POSITIONS.shape, 0, 300)
+TOKENS = jax.random.randint(jax.random.key(3), POSITIONS.shape, 0, 40)
 ANCHORS = jnp.array([[13, 3, 18]], jnp.int32)
 
 
 @pytest.fixture(scope="module")
-def weights() -> tuple[dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
-    """Drafter, the target's embedding and head, features; nothing is zero."""
+def weights() -> tuple[dict[str, jax.Array], Target, jax.Array]:
+    """Drafter, target, features; nothing is zero."""
     drafter = init_drafter(CONFIG, seed=0)
     rng = np.random.default_rng(1)
 
@@ -34,15 +39,10 @@ def weights() -> tuple[dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
         return jnp.asarray(rng.standard_normal(shape, np.float32))
 
     drafter = {name: value + 0.1 * normal(*value.shape) for name, value in drafter.items()}
-    target = {
-        name: 0.3 * normal(SIZE.vocab, SIZE.hidden)
-        for name in ("model.embed_tokens.weight", "lm_head.weight")
-    }
-    features = normal(1, TOKENS.shape[1], SIZE.hidden * len(SIZE.taps))
-    return drafter, target, features
+    return drafter, tiny.target(tiny.QWEN3), normal(1, TOKENS.shape[1], 2 * CONFIG.hidden_size)
 
 
-def logits(weights, features=None, tokens=TOKENS) -> jax.Array:
+def hidden(weights, features=None, tokens=TOKENS) -> jax.Array:
     drafter, target, given = weights
     features = given if features is None else features
     return compute(drafter, target, features, tokens, POSITIONS, ANCHORS)
@@ -50,12 +50,8 @@ def logits(weights, features=None, tokens=TOKENS) -> jax.Array:
 
 def test_equals_the_decoding_model(weights):
     drafter, target, features = weights
-    graph, state = nnx.split(DFlash(CONFIG, rngs=nnx.Rngs(0)))
-    flat = [
-        (path, leaf.replace(drafter[".".join(map(str, path))])) for path, leaf in nnx.to_flat_state(state)
-    ]
-    model = nnx.merge(graph, nnx.from_flat_state(flat))
-    ours = logits(weights)
+    model = as_model(CONFIG, drafter)
+    ours = target.logits(hidden(weights)[0])
     for number, (anchor, start) in enumerate(((13, 9), (3, 0), (18, 9))):
         length = anchor - start
         entries = model.context(features[:, start:anchor], POSITIONS[:, start:anchor])
@@ -64,28 +60,34 @@ def test_equals_the_decoding_model(weights):
             model.new_cache(1, 16, jnp.dtype(jnp.float32)),
             entries,
         )
-        ids = np.full(CONFIG.block_size, CONFIG.mask_token_id)
-        ids[0] = TOKENS[0, anchor]
-        positions = length + jnp.arange(CONFIG.block_size)[None]
-        embeddings = target["model.embed_tokens.weight"][ids][None]
-        hidden, _ = model.block(embeddings, positions, cache, jnp.array([length], jnp.int32))
-        np.testing.assert_allclose(ours[:, number], head_logits(target, hidden[:, 1:]), atol=2e-4)
+        theirs = model.draft(target, TOKENS[:, anchor], jnp.array([length], jnp.int32), cache)
+        np.testing.assert_allclose(ours[number], theirs[0], atol=2e-3)
+
+
+@pytest.mark.parametrize("raw", [tiny.QWEN3, tiny.KIMI], ids=["qwen3", "kimi"])
+def test_features_of_a_packed_document_are_those_of_it_alone(raw):
+    target = tiny.target(raw)
+    packed = target_features(target, TOKENS, POSITIONS, (0, 1))
+    empty, nothing = target.new_cache(1, 1, jnp.dtype(jnp.float32)), jnp.zeros(1, jnp.int32)
+    valid = jnp.ones((1, 11), bool)
+    alone = target(TOKENS[:, 9:20], POSITIONS[:, 9:20], valid, causal_mask(11), empty, nothing, (0, 1))
+    np.testing.assert_allclose(packed[:, 9:20], alone.features, atol=1e-4)
 
 
 def test_a_block_sees_its_document_strictly_before_its_anchor(weights):
     features = weights[2]
-    base = logits(weights)
+    base = hidden(weights)
     seen = {13: range(9, 13), 3: range(3), 18: range(9, 18)}
     for at in range(TOKENS.shape[1]):
-        changed = logits(weights, features.at[:, at].add(1.0))
+        changed = hidden(weights, features.at[:, at].add(1.0))
         for number, anchor in enumerate(ANCHORS[0]):
             assert bool(jnp.any(changed[:, number] != base[:, number])) == (at in seen[int(anchor)])
 
 
 def test_of_the_tokens_a_block_sees_the_anchor_alone(weights):
-    base = logits(weights)
+    base = hidden(weights)
     for at in range(TOKENS.shape[1]):
-        changed = logits(weights, tokens=TOKENS.at[0, at].add(1))
+        changed = hidden(weights, tokens=TOKENS.at[0, at].add(1))
         for number, anchor in enumerate(ANCHORS[0]):
             assert bool(jnp.any(changed[:, number] != base[:, number])) == (at == anchor)
 
