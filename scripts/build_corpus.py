@@ -45,8 +45,8 @@ Record = dict[str, str]
 
 
 def teacher_records(folders: list[Path]) -> Iterator[Record]:
-    """The records of every `*.jsonl.xz` part, in file order, less those whose text begins as an earlier one of
-    the same kind.
+    """The records of every `*.jsonl.xz` part, in file order, less those whose text begins as an earlier
+    one of the same kind.
     """
     seen: set[int] = set()
     for folder in folders:
@@ -89,8 +89,8 @@ def library_code(limit: int, seed: int) -> Iterator[Record]:
 
 
 def source_records(folder: Path, seed: int) -> Iterator[Record]:
-    """The text of every listed package in ``folder``, each up to its limit of megabytes; a line says what each
-    gave. The documented functions of code come on top of that limit.
+    """The text of every listed package in ``folder``, each up to its limit of megabytes; a line says what
+    each gave. The documented functions of code come on top of that limit.
     """
     rng = random.Random(seed)
     seen: set[int] = set()
@@ -174,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for train.jsonl and valid.jsonl")
     parser.add_argument("--sources", type=Path, help="folder that scripts.fetch_sources filled")
     parser.add_argument("--benchmarks", type=Path, help="folder with wheels whose benchmark text is removed")
-    parser.add_argument("--problems", type=int, default=250_000, help="word problems to generate")
+    parser.add_argument("--problems", type=int, default=300_000, help="word problems to generate")
     parser.add_argument(
         "--code-bytes", type=int, default=9_000_000, help="bytes of Python's own library to add"
     )
@@ -218,8 +218,8 @@ def main(arguments: list[str] | None = None) -> None:
     for kind, (n_train, n_valid, size) in sorted(counts.items()):
         print(f"{kind:<10}{n_train:>9}{n_valid:>9}{size / 1e6:>8.1f}")
     print(
-        f"{dropped} records dropped: a held-out prompt, a text twice, or {NGRAM} words in a row shared with a "
-        "benchmark or a held-out prompt"
+        f"{dropped} records dropped: a held-out prompt, a text twice, or {NGRAM} words in a row shared with "
+        "a benchmark or a held-out prompt"
     )
 
 

@@ -1,7 +1,8 @@
 """Download the packages whose code, documentation and facts the pair learns from.
 
 The list, with versions and licences, is `scripts/pair/sources.json`: wheels come from PyPI through pip, the
-others from Debian through apt-get. Nothing is installed, and a file that is there already is not fetched again.
+others from Debian through apt-get. Nothing is installed, and a file that is there already is not fetched
+again.
 
     python -m scripts.fetch_sources --out FOLDER
 """

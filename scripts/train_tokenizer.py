@@ -1,9 +1,12 @@
 """Train the byte-level BPE and encode the corpus with it.
 
 Writes `tiktoken.model` (ranks) and `tokenizer_config.json` (Kimi's special names above the ranks) into --out,
-and, with --encode, `train.npz.xz` and `valid.npz.xz` of token ids into that folder.
+and, with --encode, `train.npz.xz` and `valid.npz.xz` of token ids into that folder; with --parts N into N
+folders `0`, `1` ... in it, each with a random share of the documents. --keep encodes with the tokenizer that
+--out holds already.
 
-    python -m scripts.train_tokenizer --corpus FOLDER --out FOLDER [--vocab N] [--encode FOLDER]
+    python -m scripts.train_tokenizer --corpus FOLDER --out FOLDER [--vocab N | --keep] [--encode FOLDER]
+    [--parts N]
 """
 
 import argparse
@@ -12,13 +15,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
 from jddtree.errors import InputError
 from jddtree.tokenizer import SPECIAL_SLOTS, SPLIT_PATTERN, load_tokenizer
 from scripts.pair.command import run
-from scripts.pair.documents import ChatForm, Special, encode_file
+from scripts.pair.documents import KINDS, ChatForm, Documents, Special, encode_file
 
 # Offsets above the ordinary tokens (spec kimi 6.1); every other slot is a reserved token.
 NAMES = {
@@ -128,26 +132,40 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--every", type=int, default=3, help="learn from one record in so many")
     parser.add_argument("--encode", type=Path, help="folder for the encoded corpus")
+    parser.add_argument("--keep", action="store_true", help="learn nothing: the tokenizer is in --out")
+    parser.add_argument("--parts", type=int, default=1, help="folders to spread the encoded corpus over")
     parser.add_argument("--longest", type=int, default=512, help="longest encoded document")
     args = parser.parse_args(arguments)
     if args.vocab % 8 or args.vocab < 512 + 8:
         raise InputError("--vocab must be a multiple of 8 and at least 520")
 
-    ranks = train_ranks(_texts(args.corpus / "train.jsonl", args.every), args.vocab - SPECIAL_SLOTS)
-    write_tokenizer(args.out, ranks)
-    print(f"{len(ranks)} ranks and {SPECIAL_SLOTS} special slots written to {args.out}")
+    if not args.keep:
+        ranks = train_ranks(_texts(args.corpus / "train.jsonl", args.every), args.vocab - SPECIAL_SLOTS)
+        write_tokenizer(args.out, ranks)
+        print(f"{len(ranks)} ranks and {SPECIAL_SLOTS} special slots written to {args.out}")
     if args.encode:
-        args.encode.mkdir(parents=True, exist_ok=True)
         tokenizer = load_tokenizer(args.out)
-        assert tokenizer is not None
-        form = ChatForm.of(tokenizer, Special(len(ranks)))
+        if tokenizer is None:
+            raise InputError(f"{args.out} holds no tokenizer: leave --keep out")
+        form = ChatForm.of(tokenizer, Special(tokenizer.plain.get_vocab_size()))
         for part in ("train", "valid"):
             documents = encode_file(args.corpus / f"{part}.jsonl", form, args.longest)
-            documents.save(args.encode / f"{part}.npz.xz")
-            print(
-                f"{part}: {len(documents.lengths)} documents, {len(documents.tokens) / 1e6:.2f} M tokens",
-                flush=True,
-            )
+            _report(part, documents)
+            for number in range(args.parts):
+                folder = args.encode / str(number) if args.parts > 1 else args.encode
+                folder.mkdir(parents=True, exist_ok=True)
+                path = folder / f"{part}.npz.xz"
+                documents.take(np.arange(number, len(documents.lengths), args.parts)).save(path)
+                print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+def _report(part: str, documents: Documents) -> None:
+    counts = np.bincount(documents.kinds, documents.lengths, len(KINDS)) / 1e6
+    kinds = ", ".join(f"{kind} {count:.2f}" for kind, count in zip(KINDS, counts, strict=True) if count)
+    print(
+        f"{part}: {len(documents.lengths)} documents, {counts.sum():.2f} M tokens ({kinds})",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Python code of a wheel: whole modules as plain text, and its documented functions as questions and answers."""
+"""Python code of a wheel: whole modules as plain text, and its documented functions as chats."""
 
 import ast
 import builtins
@@ -69,11 +69,11 @@ def clean(data: bytes) -> str | None:
 
 VERBS = set(
     "add apply append assert build calculate cast check clear clip coerce collect combine compare compute "
-    "concatenate construct convert copy count create decode decorate delete detect determine divide draw drop "
-    "encode ensure escape estimate evaluate expand extract fetch fill filter find flatten format generate get "
+    "concatenate convert copy count create decode decorate delete detect determine divide draw drop "
+    "encode escape estimate evaluate expand extract fetch fill filter find flatten format generate get "
     "group guess identify insert interpolate invert iterate join limit list load locate look make map mark "
     "match merge move multiply normalize open order pad parse partition pick plot pop prepare print produce "
-    "raise read remove rename render replace reshape resolve return reverse rotate round run sample save scale "
+    "read remove rename render replace reshape resolve return reverse rotate round run sample save scale "
     "search select send set shift shorten show simplify sort split strip sum swap take test tell transform "
     "translate transpose trim truncate turn unpack update validate verify wrap write yield".split()
 )
@@ -99,8 +99,8 @@ EXPLAIN = (
 
 
 def functions(text: str, rng: random.Random) -> Iterator[Record]:
-    """Chat records from the functions of a module that stand alone: 4 to 30 lines, a docstring that begins with
-    a verb, and no name but their own, Python's, and imported ones.
+    """Chat records from the functions of a module that stand alone: 4 to 30 lines, a docstring that begins
+    with a verb, and no name but their own, Python's, and imported ones.
     """
     tree = ast.parse(text)
     imports = _imports(tree)
@@ -191,9 +191,7 @@ def _needed(node: ast.FunctionDef, imports: dict[str, str]) -> set[str] | None:
             bound.add(item.arg)
         elif isinstance(item, ast.Name):
             (used if isinstance(item.ctx, ast.Load) else bound).add(item.id)
-        elif isinstance(item, ast.ExceptHandler) and item.name:
-            bound.add(item.name)
-        elif isinstance(item, ast.FunctionDef):
+        elif (isinstance(item, ast.ExceptHandler) and item.name) or isinstance(item, ast.FunctionDef):
             bound.add(item.name)
         elif isinstance(item, ast.Import | ast.ImportFrom | ast.Global):
             return None

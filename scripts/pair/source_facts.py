@@ -1,4 +1,4 @@
-"""Facts and books: WordNet's definitions, countries of the World Factbook, a Bible in modern English, novels."""
+"""Facts and books: WordNet's definitions, the World Factbook, a Bible in modern English, novels."""
 
 import html
 import json
@@ -35,7 +35,7 @@ def _plain(text: str, gap: str) -> str:
 
 
 def wordnet(deb: Path, rng: random.Random) -> Iterator[Record]:
-    """Definitions of everyday words: those used in WordNet's tagged texts as questions, the others as lists."""
+    """Definitions of everyday words: those used in WordNet's tagged texts as questions, others as lists."""
     files = {name.rsplit("/", 1)[-1]: data for name, data in page_files(deb) if "/wordnet/" in name}
     counted = {line.split(b"%")[0].decode() for line in files["cntlist.rev"].splitlines()}
     lines: list[str] = []
@@ -64,9 +64,24 @@ def wordnet(deb: Path, rng: random.Random) -> Iterator[Record]:
         yield {"kind": "facts", "prompt": "", "text": text.replace("\n\n", "\n")}
 
 
+def everyday_nouns(deb: Path) -> list[str]:
+    """Short plain nouns that WordNet's tagged texts use at least five times, things, food and plants."""
+    files = {name.rsplit("/", 1)[-1]: data for name, data in page_files(deb) if "/wordnet/" in name}
+    counts: dict[str, int] = {}
+    for line in files["cntlist.rev"].decode("ascii", "replace").splitlines():
+        sense, _, count = line.split(" ")
+        word, _, code = sense.partition("%")
+        if (
+            code.startswith(("1:06:", "1:13:", "1:20:")) and word.isalpha() and len(word) > 2
+        ):  # things, food, plants
+            counts[word] = counts.get(word, 0) + int(count)
+    return sorted(word for word, count in counts.items() if count >= 5)
+
+
 TOLD = (
     "Background,Location,Area - comparative,Coastline,Climate,Terrain,Natural resources,Natural hazards,"
-    "Geography - note,Population distribution,Ethnic groups,Languages,Religions,Environmental issues,Government type,"
+    "Geography - note,Population distribution,Ethnic groups,Languages,Religions,Environmental issues,"
+    "Government type,"
     "Capital,Independence,National holiday,Flag,National symbol(s),Economic overview,Agricultural products,"
     "Industries,Exports - partners,Exports - commodities,Imports - commodities,Military - note"
 ).split(",")
@@ -102,7 +117,7 @@ VERSE_END = re.compile(r"<(?:div|chapter|lb|l|lg)\b[^>]*>")
 
 
 def bible(deb: Path) -> Iterator[str]:
-    """The World English Bible: zlib blocks of OSIS text, one a book (index: offset, packed and plain size)."""
+    """The World English Bible: zlib blocks of OSIS text, one a book (index: offset, packed, plain size)."""
     files = {name.rsplit("/", 1)[-1]: data for name, data in page_files(deb)}
     for part in ("nt", "ot"):
         index, data = files[f"{part}.bzs"], files[f"{part}.bzz"]

@@ -29,7 +29,8 @@ BLOCK = re.compile(
 TAG = re.compile(r"<[^>]*>")
 SPACE = re.compile(r"\s+")
 PLAIN = str.maketrans({
-    "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "--", "\u2026": "...",
+    "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "--",
+    "\u2026": "...",
     "\xa0": " ", "\u2212": "-", "\u2192": "->", "\xb6": "", "\u200b": "", "\uf0c1": "", "\u2022": "",
 })  # fmt: skip
 COMMON = set(
@@ -82,8 +83,8 @@ def reads_well(text: str) -> bool:
 
 
 def documents(deb: Path, seen: set[int]) -> Iterator[str]:
-    """Texts of some `PAGE` characters from one package: the new paragraphs of a page, in order. ``seen`` holds the
-    hashes of earlier paragraphs and is added to.
+    """Texts of some `PAGE` characters from one package: the new paragraphs of a page, in order. ``seen``
+    holds the hashes of earlier paragraphs and is added to.
     """
     for name, data in page_files(deb):
         if not name.endswith((".html", ".html.en", ".htm")) or SKIP.search(name) or len(data) > 8_000_000:

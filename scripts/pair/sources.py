@@ -23,8 +23,8 @@ class Source:
     is_wheel: bool
 
     def file(self, folder: Path) -> Path | None:
-        """The newest file of this package in ``folder``, or None. A Debian package of another version than the
-        listed one will do: Debian keeps only the last one.
+        """The newest file of this package in ``folder``, or None. A Debian package of another version than
+        the listed one will do: Debian keeps only the last one.
         """
         if self.is_wheel:
             pattern = f"{self.name.replace('-', '_')}-{self.version}-*.whl"
