@@ -78,7 +78,7 @@ class Draft:
         words = {
             key: spoken(value) if isinstance(value, int) else value for key, value in self.fields.items()
         }
-        if self.rng.random() < DISTRACTED:
+        if facts and self.rng.random() < DISTRACTED:
             self.fields["x"] = self.rng.randint(2, 60)
             words["x"] = str(self.fields["x"])
             more = self.rng.choice(DISTRACTIONS)

@@ -16,7 +16,7 @@ ASSISTANT = re.compile(
     r"\bas an ai\b|\bai (?:language )?model\b|\blanguage model\b|\bi(?:'m| am) an? (?:ai|assistant)\b|"
     r"\bi (?:can't|cannot|am unable to|'m unable to) (?:help|assist|provide|write|create)|https?:|www\.|"
     r"\.com\b|"
-    r"\bi(?:'m| am) sorry, but\b",
+    r"\bi(?:'m| am) sorry, but\b|\bi(?:'m| am) here to (?:help|assist|support)\b|\bchatbot\b",
     re.IGNORECASE,
 )
 WORDLIST = re.compile(

@@ -83,7 +83,7 @@ STORY_OPENINGS = (
     "On the [first|last|longest|shortest] day of [spring|summer|autumn|winter],",
     "Nobody [knew|remembered|noticed|believed]",
     "High above the [village|valley|river|town],",
-    "In a [small|old|narrow|yellow] house {where},",
+    "In a [small|old|narrow|yellow] house [lived|stood|slept|sat]",
     "When {name} [opened|found|heard|saw] the {thing},",
     "The {thing} [was|had]",
     "At [noon|midnight|sunrise|five o'clock],",
