@@ -17,21 +17,23 @@ import random
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from scripts.pair.writer import Style, Words, write_texts
 
 from jddtree.chat import ChatTemplate, encode_chat, load_template
 from jddtree.errors import InputError
 from jddtree.load import load_pair
+from jddtree.models.target import Target
 from jddtree.tokenizer import Tokenizer, stop_ids
 from scripts.pair.command import run
 from scripts.pair.source_facts import everyday_nouns
 from scripts.pair.sources import present
 from scripts.pair.teacher_filters import Raw, judged
 from scripts.pair.teacher_prompts import SHARES, SYSTEMS, Request, distinct_requests
+from scripts.pair.writer import Style, Words, write_texts
 
 # Temperature, min-p, penalty on used words, n-gram that must not come twice.
 RULES = {
@@ -219,15 +221,24 @@ def main(arguments: list[str] | None = None) -> None:
         requests = requests[: args.prompts]
         say(f"{len(requests)} prompts")
         kept = Kept(args.out, pool)
-        _write(args, pair, template, requests, kept, say)
+        frames = chat_frames(pair.tokenizer, template)
+        stops = stop_ids(pair.checkpoint.config, pair.checkpoint.generation_config, pair.tokenizer)
+        _write(args, pair.target, pair.tokenizer, frames, stops, requests, kept, say)
         kept.finish()
     print(kept.report())
 
 
-def _write(args, pair, template: ChatTemplate, requests: list[Request], kept: Kept, say) -> None:
+def _write(
+    args: argparse.Namespace,
+    target: Target,
+    tokenizer: Tokenizer,
+    frames: dict[str, tuple[list[int], list[int]]],
+    stops: list[int],
+    requests: list[Request],
+    kept: Kept,
+    say: Callable[[str], None],
+) -> None:
     """Write texts until the time is over; they are judged in the pool while the next batch is written."""
-    tokenizer = pair.tokenizer
-    frames = chat_frames(tokenizer, template)
     prompts, styles = [], []
     for request in requests:
         before, after = frames[request.system]
@@ -236,16 +247,16 @@ def _write(args, pair, template: ChatTemplate, requests: list[Request], kept: Ke
         opening = tuple(tokenizer.encode(request.opening, specials=False))
         styles.append(Style(min_p, penalty, ngram, END_AFTER, opening))
     texts = write_texts(
-        pair.target,
+        target,
         prompts,
         style=styles,
         temperatures=[RULES[request.kind][0] for request in requests],
         slots=args.slots,
         rows=args.rows,
-        stop_ids=stop_ids(pair.checkpoint.config, pair.checkpoint.generation_config, tokenizer),
+        stop_ids=stops,
         seed=args.seed,
         say=say,
-        words=word_table(tokenizer, pair.target.config.vocab_size),
+        words=word_table(tokenizer, target.config.vocab_size),
     )
     judging: list[tuple[list[Raw], Future]] = []
     batch: list[Raw] = []

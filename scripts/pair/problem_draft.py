@@ -75,7 +75,7 @@ class Draft:
     def finished(self, *wordings: str) -> tuple[str, str]:
         """(prompt, worked answer) in one of the wordings."""
         facts, question = (piece.strip() for piece in self.rng.choice(wordings).split("|| "))
-        words = {
+        words: dict[str, str | int] = {
             key: spoken(value) if isinstance(value, int) else value for key, value in self.fields.items()
         }
         if facts and self.rng.random() < DISTRACTED:

@@ -30,9 +30,9 @@ def _unit(d: Draft) -> str:
 def change(rng: random.Random) -> Problem:
     d = _draft(rng)
     n, p = d.number("n", 2, 12), d.number("p", 2, 15)
-    d.fields["m"] = n * p + rng.randint(1, 60)
+    m = d.fields["m"] = n * p + rng.randint(1, 60)
     cost = d.step("The {items} cost", n, "*", p, unit=_unit(d))
-    d.step("What is left is", int(d.fields["m"]), "-", cost, unit=_unit(d))
+    d.step("What is left is", m, "-", cost, unit=_unit(d))
     return d.finished(
         "{a} has {m} {dollars} and buys {n} {items} for {p} {dollars} each. || How many {dollars} are left?",
         "{a} goes to the {place} with {m} {dollars}. {he} buys {n} {items} that cost {p} {dollars} each. "

@@ -54,14 +54,17 @@ PRODUCTS = (
     "car,puzzle,scarf,kite,plant,cake,pizza,game,doll,backpack,notebook,umbrella,"
     "blanket,clock,basket,vase,belt,towel,pillow"
 ).split(",")
-IRREGULAR = dict(
-    pair.split(":")
-    for pair in (
-        "leaf:leaves scarf:scarves shelf:shelves loaf:loaves dice:dice sheep:sheep fish:fish tomato:tomatoes "
-        "potato:potatoes goose:geese foot:feet person:people child:children fisherman:fishermen "
-        "postman:postmen"
-    ).split()
-)
+IRREGULAR = {
+    one: many
+    for one, _, many in (
+        pair.partition(":")
+        for pair in (
+            "leaf:leaves scarf:scarves shelf:shelves loaf:loaves dice:dice sheep:sheep fish:fish tomato:tomatoes "
+            "potato:potatoes goose:geese foot:feet person:people child:children fisherman:fishermen "
+            "postman:postmen"
+        ).split()
+    )
+}
 
 SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "

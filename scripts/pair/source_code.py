@@ -191,7 +191,7 @@ def _needed(node: ast.FunctionDef, imports: dict[str, str]) -> set[str] | None:
             bound.add(item.arg)
         elif isinstance(item, ast.Name):
             (used if isinstance(item.ctx, ast.Load) else bound).add(item.id)
-        elif (isinstance(item, ast.ExceptHandler) and item.name) or isinstance(item, ast.FunctionDef):
+        elif isinstance(item, ast.ExceptHandler | ast.FunctionDef) and item.name:
             bound.add(item.name)
         elif isinstance(item, ast.Import | ast.ImportFrom | ast.Global):
             return None
