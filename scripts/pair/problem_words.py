@@ -59,9 +59,9 @@ IRREGULAR = {
     for one, _, many in (
         pair.partition(":")
         for pair in (
-            "leaf:leaves scarf:scarves shelf:shelves loaf:loaves dice:dice sheep:sheep fish:fish tomato:tomatoes "
-            "potato:potatoes goose:geese foot:feet person:people child:children fisherman:fishermen "
-            "postman:postmen"
+            "leaf:leaves scarf:scarves shelf:shelves loaf:loaves dice:dice sheep:sheep fish:fish "
+            "tomato:tomatoes potato:potatoes goose:geese foot:feet person:people child:children "
+            "fisherman:fishermen postman:postmen"
         ).split()
     )
 }

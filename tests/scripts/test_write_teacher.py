@@ -41,7 +41,7 @@ def test_kept_texts_and_report(tmp_path: Path, monkeypatch):
     kept.finish()
     parts = sorted(tmp_path.iterdir())
     assert [part.name for part in parts] == ["part-00.jsonl.xz", "part-01.jsonl.xz"]
-    lines = [json.loads(line) for part in parts for line in lzma.open(part, "rt")]
+    lines = [json.loads(line) for part in parts for line in lzma.decompress(part.read_bytes()).splitlines()]
     assert sorted(line["kind"] for line in lines) == ["chat", "story", "story"]
     assert {line["text"] for line in lines} == {text for text, _ in good}
     report = kept.report()
