@@ -103,7 +103,7 @@ def pair(home: Path) -> Path:
 def test_corpus_leaves_out_benchmark_text_and_held_out_prompts(home):
     text = (home / "corpus" / "train.jsonl").read_text()
     assert "Tell me about the red, part 0." in text
-    assert "thirteen" not in text
+    assert SECRET not in text
     assert "noisy crow" not in text
 
 
