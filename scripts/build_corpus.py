@@ -76,6 +76,8 @@ def library_code(limit: int, seed: int) -> Iterator[Record]:
     )
     random.Random(seed).shuffle(files)
     for path in files:
+        if limit <= 0:
+            return
         try:
             text = path.read_text(encoding="ascii")
             ast.parse(text)
@@ -84,8 +86,6 @@ def library_code(limit: int, seed: int) -> Iterator[Record]:
         if 400 <= len(text) <= LONGEST_MODULE and max(map(len, text.splitlines())) <= 200:
             yield {"kind": "library", "prompt": "", "text": text}
             limit -= len(text)
-            if limit <= 0:
-                return
 
 
 def source_records(folder: Path, seed: int) -> Iterator[Record]:
