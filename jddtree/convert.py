@@ -5,11 +5,70 @@ them. F32, F16 and BF16 weights keep their dtype.
 """
 
 import argparse
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from jddtree.checkpoint.convert import convert
+from jddtree.checkpoint import manifest, transfer
+from jddtree.checkpoint.gguf import is_gguf, read_gguf
+from jddtree.checkpoint.open import read_configs
+from jddtree.checkpoint.place import Say, partial_of, put_in_place, require_room, sole_writer
+from jddtree.checkpoint.progress import bar
+from jddtree.checkpoint.published import Tensor
 from jddtree.command import Parser, exit_status, leave, path
-from jddtree.errors import about
+from jddtree.errors import InputError, about
+
+FORMS = {"orbax": "Orbax", "hf": "published"}
+
+
+def convert(source: Path, destination: Path, to: str | None, force: bool, say: Say) -> None:
+    """Convert ``source`` into ``destination``, which appears only when it is complete.
+
+    Args:
+        source: a published or an Orbax folder, or a GGUF file.
+        destination: a folder that does not exist or is empty.
+        to: "orbax" or "hf" (the published form); None is the form that ``source`` is not in, published for
+            a GGUF file.
+        force: replace a checkpoint that is in ``destination``.
+        say: takes lines for the user.
+
+    Raises:
+        InputError: the source is unusable, the destination is taken, or there is too little room on the disk.
+    """
+    source, destination = source.absolute(), destination.absolute()
+    gguf = read_gguf(source) if is_gguf(source) else None
+    config = gguf.config if gguf else read_configs(source)[0]
+    converted = gguf is None and manifest.is_converted(source)
+    if gguf is None and to == ("orbax" if converted else "hf"):
+        raise InputError(f"{source} is in this form already; copy the folder instead")
+    to = to or ("hf" if gguf or converted else "orbax")
+    _check_destination(source, destination, force)
+    started = time.monotonic()
+    tensors: Path | Mapping[str, Tensor]
+    if gguf:
+        plan, tensors = transfer.plan_tensors(gguf.tensors, config), gguf.tensors
+    elif converted:
+        plan, tensors = manifest.read_manifest(source), source
+    else:
+        plan, tensors = transfer.plan_published(source, config)
+    total = sum(entry.nbytes for entry in plan.entries)
+    with sole_writer(destination.parent, say):
+        _check_destination(source, destination, force)
+        require_room(destination.parent, total)
+        with bar("converting", total) as advance:
+            if to == "orbax":
+                assert not isinstance(tensors, Path)
+                transfer.to_orbax(plan, tensors, destination, advance)
+            else:
+                transfer.to_published(plan, tensors, destination, advance)
+        transfer.write_companions(gguf or source, partial_of(destination))
+        put_in_place(destination)
+    seconds = time.monotonic() - started
+    count = sum(len(entry.names) for entry in plan.entries)
+    say(f"{source} -> {destination} ({FORMS[to]} form)")
+    say(f"{count} tensors, {total} bytes, {seconds:.1f} s, {total / 1e6 / max(seconds, 1e-9):.0f} MB/s")
+    if plan.skipped:
+        say(f"skipped, not part of the text model ({len(plan.skipped)}): {', '.join(plan.skipped)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +94,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
     return exit_status(job, "interrupted; the same command continues a conversion to Orbax")
+
+
+def _check_destination(source: Path, destination: Path, force: bool) -> None:
+    here, there = source.resolve(), destination.resolve()
+    if here == there or here in there.parents or there in here.parents:
+        raise InputError(f"{destination} and {source} lie in each other; choose another folder")
+    if not destination.exists():
+        return
+    if not destination.is_dir():
+        raise InputError(f"{destination} is a file; choose another folder")
+    if not any(destination.iterdir()):
+        return
+    if not force:
+        raise InputError(f"{destination} is not empty; choose another folder or add --force")
+    if not (destination / "config.json").is_file():
+        raise InputError(
+            f"{destination} holds no checkpoint, so --force does not replace it; empty it yourself"
+        )
 
 
 if __name__ == "__main__":

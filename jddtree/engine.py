@@ -14,7 +14,7 @@ from jddtree.decoder import Decoder, Task, check_ids, check_task, slots_for
 from jddtree.errors import InputError
 from jddtree.exactness import Exactness, compare
 from jddtree.finish import Generation, check_stops
-from jddtree.load import Pair, bundled_pair, load_pair
+from jddtree.load import BUNDLED, Pair, is_named, load_pair, pair_places
 from jddtree.sampling import GREEDY, Mode, Policy
 from jddtree.state import Method, Options
 from jddtree.tokenizer import stop_ids
@@ -96,14 +96,18 @@ class Engine:
         cache_dir: Path | None = None,
         say: Callable[[str], object] = print,
     ) -> "Engine":
-        """Load folders, or the bundled pair if none is named.
+        """Load folders or a GGUF file, or the bundled pair if none is given. The target "smollm2" brings its
+        own drafter; where that is missing, ``method`` becomes "ar", and ``say`` is told.
 
         dtype: "float32" or "bfloat16" (None: float32 on a CPU, else bfloat16). ``say`` takes lines for the
         user, such as that a folder is converted. Raises InputError.
         """
         if target is None and drafter is not None:
             raise InputError("a drafter needs the target that it was trained for")
-        folders = bundled_pair() if target is None else (Path(target), Path(drafter) if drafter else None)
+        folders = pair_places(Path(target) if target else None, Path(drafter) if drafter else None)
+        if method != "ar" and folders[1] is None and target is not None and is_named(Path(target)):
+            say(f"No drafter for {target} lies in {BUNDLED}: decoding plainly.")
+            method = "ar"
         cache_dir = cache_dir or default_cache_dir()
         jax.config.update("jax_compilation_cache_dir", str(cache_dir / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

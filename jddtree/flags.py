@@ -7,6 +7,7 @@ from jddtree.accept import RULES
 from jddtree.command import Parser, path
 from jddtree.engine import DEFAULT_BUDGET, DEFAULT_NEW, METHODS
 from jddtree.errors import InputError
+from jddtree.load import is_named
 from jddtree.prompts import Wishes, as_ids, read_json_list
 
 DEFAULT_ROWS = 8
@@ -25,7 +26,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("prompt", nargs="?", help="text; goes through the chat template if there is one, unless --raw")
 
     add = parser.add_argument_group("models").add_argument
-    add("--target", type=path, metavar="DIR", help="target folder, published or Orbax (default: bundled)")
+    add(
+        "--target",
+        type=path,
+        metavar="DIR",
+        help="target: a folder, published or Orbax, a GGUF file, or smollm2 (default: bundled)",
+    )
     add("--drafter", type=path, metavar="DIR", help="DFlash drafter folder (default: bundled)")
     add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16")
     add("--cache-dir", type=path, metavar="DIR", help="for converted weights and compiled programs")
@@ -125,7 +131,8 @@ def _check(flags: argparse.Namespace) -> None:
         )
     if flags.rows is not None and flags.prompts is None and flags.n == 1:
         raise InputError("--rows is for many prompts: --prompts or --n")
-    if flags.target is not None and flags.drafter is None and flags.method != "ar":
+    alone = flags.target is not None and flags.drafter is None and not is_named(flags.target)
+    if alone and flags.method != "ar":
         raise InputError(f"--target needs its --drafter for --method {flags.method} (--method ar needs none)")
     if flags.target is None and flags.drafter is not None:
         raise InputError("--drafter needs the --target that it was trained for")

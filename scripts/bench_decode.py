@@ -23,7 +23,7 @@ from jddtree.chat import encode_chat, load_template
 from jddtree.decoder import Decoder, Task, slots_for
 from jddtree.exactness import TIE_LIMITS, Exactness, compare
 from jddtree.finish import Generation
-from jddtree.load import Pair, bundled_pair, load_pair
+from jddtree.load import Pair, load_pair, pair_places
 from jddtree.state import Method
 from jddtree.tokenizer import stop_ids
 
@@ -70,7 +70,7 @@ def timed(decoder: Decoder, task: Task) -> tuple[Generation, float]:
 
 def main() -> None:
     flags = parse()
-    target, drafter = bundled_pair() if flags.target is None else (flags.target, flags.drafter)
+    target, drafter = pair_places(flags.target, flags.drafter)
     pair = load_pair(
         target,
         drafter,

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jddtree.checkpoint import arrays, manifest, published, skeleton, transfer
+from jddtree.checkpoint.gguf import is_gguf, read_gguf
 from jddtree.checkpoint.mapping import Plan
-from jddtree.checkpoint.place import Say, put_in_place, require_room, sole_writer
+from jddtree.checkpoint.place import Say, partial_of, put_in_place, require_room, sole_writer
 from jddtree.checkpoint.progress import bar
-from jddtree.checkpoint.published import DTYPES
+from jddtree.checkpoint.published import DTYPES, Tensor
 from jddtree.config import read_json
 from jddtree.errors import InputError
 
@@ -52,37 +54,32 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path, cache_dir: Path, say: Say) -> Checkpoint:
-    """Open a published or an Orbax folder. Published weights are converted once, into ``cache_dir``.
+    """Open a published or an Orbax folder, or a GGUF file. Weights in another form than Orbax are converted
+    once, into ``cache_dir``.
 
     The cache entry is named after the content of config.json and the weight files, so a copy or a renamed
     folder finds it and an edited one does not.
 
     Args:
-        path: the folder.
+        path: the folder or file.
         cache_dir: made when it is needed.
         say: takes lines for the user.
 
     Raises:
         InputError: no such folder, no weights in it, damaged files, or weights that do not fit the config.
     """
+    if is_gguf(path):
+        path = _from_gguf(path, cache_dir, say)
     config, generation_config = read_configs(path)
     if manifest.is_converted(path):
         return Checkpoint(path, config, generation_config, path, manifest.read_manifest(path))
     plan, source = transfer.plan_published(path, config)
-    entry = cache_dir / "checkpoints" / _content_key(path, cache_dir)
+    files = (path / "config.json", *published.weight_files(path))
+    entry = cache_dir / "checkpoints" / _content_key(files, cache_dir)
     if not _is_whole(entry):
         with sole_writer(entry.parent, say):
             if not _is_whole(entry):  # unless another process has just done it
-                total = sum(e.nbytes for e in plan.entries)
-                require_room(entry.parent, total)
-                say(f"Converting {path} ({total / 1e6:.1f} MB) once into {entry}.")
-                if plan.skipped:
-                    names = f"names in {entry / manifest.NAME}"
-                    say(
-                        f"Skipping {len(plan.skipped)} tensors that are not part of the text model ({names})."
-                    )
-                with bar("converting", total) as advance:
-                    transfer.to_orbax(plan, source, entry, advance)
+                _fill(entry, path, plan, source, say)
                 put_in_place(entry)
     return Checkpoint(path, config, generation_config, entry, plan)
 
@@ -141,6 +138,32 @@ def restore(checkpoint: Checkpoint, abstract_state: Any, dtype: DTypeLike) -> An
     return jax.tree.unflatten(jax.tree.structure(abstract_state), [loaded[path] for path, _ in leaves])
 
 
+def _from_gguf(file: Path, cache_dir: Path, say: Say) -> Path:
+    """The Orbax folder, in the cache, of a GGUF file."""
+    entry = cache_dir / "checkpoints" / f"{file.stem}-{_content_key((file,), cache_dir)}"
+    if not _is_whole(entry):
+        with sole_writer(entry.parent, say):
+            if not _is_whole(entry):
+                gguf = read_gguf(file)
+                plan = transfer.plan_tensors(gguf.tensors, gguf.config)
+                _fill(entry, file, plan, gguf.tensors, say)
+                transfer.write_companions(gguf, partial_of(entry))
+                put_in_place(entry)
+    return entry
+
+
+def _fill(entry: Path, origin: Path, plan: Plan, source: Mapping[str, Tensor], say: Say) -> None:
+    """Convert tensors into the partial folder of a cache entry."""
+    total = sum(e.nbytes for e in plan.entries)
+    require_room(entry.parent, total)
+    say(f"Converting {origin} ({total / 1e6:.1f} MB) once into {entry}.")
+    if plan.skipped:
+        names = f"names in {entry / manifest.NAME}"
+        say(f"Skipping {len(plan.skipped)} tensors that are not part of the text model ({names}).")
+    with bar("converting", total) as advance:
+        transfer.to_orbax(plan, source, entry, advance)
+
+
 def _is_whole(entry: Path) -> bool:
     """Whether a cache entry is there and undamaged; a damaged one is made again."""
     try:
@@ -158,8 +181,8 @@ def _kept_dtype(path: str, stored: str) -> jnp.dtype | None:
     return None
 
 
-def _content_key(folder: Path, cache_dir: Path) -> str:
-    """Hash of config.json and the weight files. Hashes are remembered by path, size and time of change."""
+def _content_key(files: Sequence[Path], cache_dir: Path) -> str:
+    """Hash of the files' content. Hashes are remembered by path, size and time of change."""
     memory = cache_dir / "hashes.json"
     try:
         known = json.loads(memory.read_text())
@@ -167,7 +190,7 @@ def _content_key(folder: Path, cache_dir: Path) -> str:
     except (OSError, ValueError):
         known = {}
     total, fresh = hashlib.sha256(_LAYOUT), False
-    for file in (folder / "config.json", *published.weight_files(folder)):
+    for file in files:
         status, place = file.stat(), str(file.resolve())
         facts = [status.st_size, status.st_mtime_ns]
         if known.get(place, [])[:2] != facts:

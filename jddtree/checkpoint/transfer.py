@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jddtree.checkpoint import arrays, manifest, published, skeleton
+from jddtree.checkpoint.gguf import GgufFile
 from jddtree.checkpoint.mapping import Entry, Plan, make_plan
 from jddtree.checkpoint.place import partial_of
 from jddtree.checkpoint.published import DTYPES, INDEX, Tensor
@@ -94,6 +95,16 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path, 
         total = sum(entry.nbytes for entry in plan.entries)
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (partial / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def write_companions(source: GgufFile | Path, folder: Path) -> None:
+    """Put what lies beside the weights of a folder or in the header of a GGUF file into ``folder``."""
+    if isinstance(source, Path):
+        for file in companions(source):
+            shutil.copyfile(file, folder / file.name)
+        return
+    for name in sorted(source.files, key=lambda name: name == "config.json"):
+        (folder / name).write_text(source.files[name], encoding="utf-8")
 
 
 def companions(folder: Path) -> list[Path]:

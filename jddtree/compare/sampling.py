@@ -22,6 +22,7 @@ from jddtree.command import say
 from jddtree.decoder import Decoder, Task, check_prompt
 from jddtree.engine import DEFAULT_BUDGET, Engine
 from jddtree.errors import InputError
+from jddtree.load import is_named
 from jddtree.models.target import Target
 from jddtree.prompts import as_ids, read_json_list
 from jddtree.sampling import GREEDY, GREEDY_BELOW, Mode, Policy, Sample
@@ -274,7 +275,7 @@ def _policy(flags: argparse.Namespace) -> Sample:
             raise InputError(f"--{name} must be 1 or more, not {getattr(flags, name)}")
     if flags.budget is not None and flags.method != "tree":
         raise InputError(f"--budget belongs to --method tree, not to {flags.method}")
-    if flags.drafter is None and flags.method != "ar":
+    if flags.drafter is None and flags.method != "ar" and not is_named(flags.target):
         raise InputError(f"--method {flags.method} needs the target's --drafter")
     policy = Sample(flags.temperature, flags.top_k, flags.top_p, flags.min_p, flags.seed)
     if flags.temperature < GREEDY_BELOW:
