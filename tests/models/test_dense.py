@@ -1,6 +1,8 @@
 """Dense targets against a plain NumPy model in float64 that knows no cache, no tree and no mask words."""
 
+import json
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +11,14 @@ import pytest
 from flax import nnx
 
 from jddtree.cache import append
+from jddtree.checkpoint import open_checkpoint
+from jddtree.load import load_target
 from jddtree.models.dense import Dense
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask
 from tests import tiny
 from tests.oracles.heap_tree import ancestors
+
+LLAMAS = Path(__file__).parents[1] / "data" / "llama"
 
 
 def norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
@@ -130,3 +136,16 @@ def test_every_node_of_a_tree_is_what_its_own_path_gives(variant):
         np.testing.assert_allclose(logits[0, slot], wanted[-1], atol=5e-4)
         # Features stand side by side in the order of the taps, after the layers they name.
         np.testing.assert_allclose(features[0, slot], np.append(outputs[1][-1], outputs[0][-1]), atol=5e-4)
+
+
+@pytest.mark.parametrize("name", ["biases", "llama3", "yarn"])
+def test_a_llama_is_what_transformers_makes_of_it(name, tmp_path):
+    """Greedy texts after prompts of 3, 40 and 150 tokens; positions are stretched from 32."""
+    folder = LLAMAS / name
+    checkpoint = open_checkpoint(folder, tmp_path, lambda line: None)
+    model = load_target(checkpoint, jnp.dtype(jnp.float32))
+    for run in json.loads((folder / "runs.json").read_text()):
+        ids = np.array(run["prompt"] + run["output"][:-1], np.int32)
+        logits = tiny.forward(model, ids)[len(run["prompt"]) - 1 :]
+        assert logits.argmax(-1).tolist() == run["output"]
+        np.testing.assert_allclose(logits[-1], run["last_logits"], atol=2e-5)
