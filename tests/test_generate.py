@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 import jddtree.engine
+import jddtree.load
 from jddtree.decoder import Decoder
 from jddtree.engine import DEFAULT_BUDGET, Engine
 from jddtree.exactness import Exactness
@@ -445,6 +446,17 @@ def test_an_interrupt_before_the_first_token_is_one_line(call, monkeypatch):
 
     monkeypatch.setattr(jddtree.engine, "load_pair", load_pair)
     assert call(*PLAIN, *PROMPT) == (130, "", ["interrupted before the first token"])
+
+
+def test_a_named_target_without_its_drafter_decodes_plainly(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(jddtree.load, "smollm2_file", lambda: TARGET)
+    monkeypatch.setattr(jddtree.load, "BUNDLED", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = ["--target", "smollm2", "--prompt-ids", "[1, 2]", "--max-new-tokens", "2", "--json", "-"]
+    status, out, lines = call(*words)
+    record = json.loads(out)
+    assert (status, record["method"], record["budget"], len(record["output_ids"])) == (0, "ar", None, 2)
+    assert any(line.startswith("No drafter for smollm2 lies in") for line in lines)
 
 
 def test_a_summary_without_rounds_has_no_rates():
