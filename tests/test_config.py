@@ -1,6 +1,7 @@
 """Every accepted spelling of a config loads to the same values; what is missing or unknown is named."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from jddtree.config import (
     DenseConfig,
     DFlashConfig,
     KimiK2Config,
+    Llama3Rope,
     Rope,
     Yarn,
     default_target_layers,
@@ -60,6 +62,15 @@ SAME_QWEN3 = {
     "window not in use": QWEN3 | {"sliding_window": 6, "use_sliding_window": False, "max_window_layers": 0},
     "windows start later": QWEN3 | {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 2},
     "untied by absence": without(QWEN3, "tie_word_embeddings"),
+}
+
+LLAMA = QWEN3 | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
 }
 
 NESTED = DFLASH["dflash_config"]
@@ -168,6 +179,16 @@ def test_every_value_comes_from_the_file():
     )
 
 
+def test_a_llama_differs_from_qwen3_in_norms_biases_and_positions():
+    plain = replace(target_config(QWEN3), qk_norm=False)
+    # Llama's public code knows no sliding window.
+    assert target_config(LLAMA | {"sliding_window": 5, "max_window_layers": 0}) == plain
+    rich = LLAMA | {"attention_bias": True, "mlp_bias": True, "rope_scaling": LLAMA3}
+    rope = Rope(10000.0, Llama3Rope(8.0, 1.0, 4.0, 64))
+    assert target_config(rich) == replace(plain, attention_bias=True, mlp_bias=True, rope=rope)
+    assert target_config(QWEN3 | {"attention_bias": True}).attention_bias
+
+
 OPTIONAL = {"architectures", "model_type", "tie_word_embeddings", "rope_scaling", "head_dim", "layer_types"}
 
 
@@ -213,6 +234,10 @@ def test_a_missing_key_is_named(parse, raw, key):
         (QWEN3 | {"layer_types": ["full_attention", "linear_attention"]}, "holds 'linear_attention'"),
         (QWEN3 | {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window is missing"),
         (QWEN3 | {"model_type": "gpt2"}, "model_type 'gpt2'; supported"),
+        (QWEN3 | {"mlp_bias": True}, "mlp_bias is True"),
+        (QWEN3 | {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        (LLAMA | {"rope_scaling": without(LLAMA3, "low_freq_factor")}, "no low_freq_factor"),
+        (LLAMA | {"rope_scaling": LLAMA3 | {"low_freq_factor": 4}}, "4.0 must be below high_freq_factor 4.0"),
         (DFLASH, "a DFlash drafter, not a target: pass it as --drafter"),
     ],
 )

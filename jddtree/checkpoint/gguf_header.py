@@ -146,14 +146,14 @@ def companions(
         scaling: ``rope_scaling``, where tensors hold it.
     """
     config = _config(header, vocab_size, names, scaling) | {"dtype": dtype}
-    ends = _token_ids(header)
+    ends = _token_ids(header, vocab_size)
     config |= {key: ids[0] if len(ids) == 1 else ids for key, ids in ends.items()}
     files = {
         "config.json": _json(config),
         "generation_config.json": _json({key: config[key] for key in ends}),
     }
     if header.values.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab"):
-        backend, named = _tokenizer(header, vocab_size)
+        backend = _tokenizer(header, vocab_size)
         files["tokenizer.json"] = backend.to_str(pretty=False)
         files["tokenizer_config.json"] = _json(
             {
@@ -161,7 +161,7 @@ def companions(
                 "clean_up_tokenization_spaces": False,
                 "model_max_length": config["max_position_embeddings"],
             }
-            | {key.removesuffix("_id"): named[ids[0]] for key, ids in ends.items() if ids[0] < len(named)}
+            | {key.removesuffix("_id"): backend.id_to_token(ids[0]) for key, ids in ends.items()}
         )
     if header.values.get("tokenizer.chat_template"):
         files["chat_template.jinja"] = header.text("tokenizer.chat_template")
@@ -211,7 +211,7 @@ def _config(
     }
 
 
-def _token_ids(header: Header) -> dict[str, list[int]]:
+def _token_ids(header: Header, vocab_size: int) -> dict[str, list[int]]:
     """Ids of the begin, end and padding tokens. An end of turn ends a text as the end token does."""
     kinds = {"bos_token_id": ("bos",), "eos_token_id": ("eos", "eot", "eom"), "pad_token_id": ("padding",)}
     found = {
@@ -219,15 +219,19 @@ def _token_ids(header: Header) -> dict[str, list[int]]:
         for kind, names in kinds.items()
     }
     kept = {kind: list(dict.fromkeys(i for i in ids if i is not None)) for kind, ids in found.items()}
+    for kind, ids in kept.items():
+        if not all(type(i) is int and 0 <= i < vocab_size for i in ids):
+            raise InputError(f"{header.file}: the header's {kind} {ids} must be below {vocab_size}")
     return {kind: ids for kind, ids in kept.items() if ids}
 
 
-def _tokenizer(header: Header, vocab_size: int) -> tuple[tokenizers.Tokenizer, list[str]]:
-    """The tokenizer, and the tokens by id."""
+def _tokenizer(header: Header, vocab_size: int) -> tokenizers.Tokenizer:
+    """The tokenizer of the header's tokens and merges."""
     kind = header.text("tokenizer.ggml.model")
     if kind != "gpt2":
         raise InputError(f"{header.file} has a tokenizer of kind {kind!r}; only byte-level BPE is supported")
     names, types = header.words("tokenizer.ggml.tokens"), header.need("tokenizer.ggml.token_type")
+    types = types if isinstance(types, list) else [types]
     merges = [
         (left, right)
         for left, _, right in (merge.partition(" ") for merge in header.words("tokenizer.ggml.merges"))
@@ -255,10 +259,11 @@ def _tokenizer(header: Header, vocab_size: int) -> tuple[tokenizers.Tokenizer, l
     )
     if header.values.get("tokenizer.ggml.add_bos_token"):
         bos = header.need("tokenizer.ggml.bos_token_id")
+        name = backend.id_to_token(bos)
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{names[bos]} $A", special_tokens=[(names[bos], bos)]
+            single=f"{name} $A", special_tokens=[(name, bos)]
         )
-    return backend, names
+    return backend
 
 
 def _split(header: Header) -> tuple[pre_tokenizers.PreTokenizer, normalizers.Normalizer | None, bool]:

@@ -270,6 +270,7 @@ def test_a_word_that_is_a_token_needs_no_merges_in_llama3s_tokenizer(tmp_path):
         ({"tokenizer.ggml.pre": "other"}, "tokenizer.ggml.pre 'other' is not supported"),
         ({"tokenizer.ggml.merges": None}, "the header has no tokenizer.ggml.merges"),
         ({"tokenizer.ggml.merges": ["x yz"]}, "the tokenizer cannot be built"),
+        ({"tokenizer.ggml.eos_token_id": 288}, "eos_token_id [288, 0] must be below 288"),
         ({"tokenizer.ggml.token_type": [1]}, "1 token types and 288 embeddings do not fit"),
     ],
 )
