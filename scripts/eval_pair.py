@@ -29,6 +29,7 @@ from jddtree.decoder import Decoder, slots_for
 from jddtree.engine import Engine, default_cache_dir
 from jddtree.errors import InputError
 from jddtree.finish import Generation
+from jddtree.load import is_named
 from jddtree.sampling import GREEDY, Mode, Sample
 from jddtree.state import Method, Options
 from scripts.pair.acceptance import Case, Results, differences, distinct_of, markdown, measure, rows_of
@@ -63,7 +64,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--json", type=Path, help="write figures and texts")
     add("--table", type=Path, help="Markdown file: write the tables between its `eval_pair TARGET` lines")
     args = parser.parse_args(arguments)
-    if (args.target is None) != (args.drafter is None):
+    named = args.target is not None and is_named(args.target)
+    if not named and (args.target is None) != (args.drafter is None):
         raise InputError("pass both --target and --drafter, or neither")
     engine = Engine.load(args.target, args.drafter, dtype=args.dtype, cache_dir=args.cache_dir)
     pair, by_kind = engine.pair, json.loads(args.prompts.read_text(encoding="utf-8"))
