@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from jddtree.pytree import pytree_dataclass
+from pallas_kernels.top_k.api import top_k
 from pallas_kernels.tree_attention.api import pack_mask
 
 
@@ -58,7 +59,7 @@ def build(
     width = min(budget, logits.shape[-1])
     if width == 0 or logits.shape[1] == 0:
         return root(anchor, budget)
-    values, tokens = jax.lax.top_k(logits, width)
+    values, tokens = top_k(logits, width)
     log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     return build_from_top(
         tokens, log_probs, anchor, budget=budget, row_budget=row_budget, topk=topk, depth_limit=depth_limit
