@@ -15,6 +15,8 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_default_matmul_precision", "highest")
+# Most of the suite's time is compiling: the compiler's costly passes take more than they give at these sizes.
+jax.config.update("jax_disable_most_optimizations", True)
 
 # No deadline: the first example of a property compiles. Fixed examples: a red run is red for everyone.
 hypothesis.settings.register_profile("jddtree", deadline=None, max_examples=25, derandomize=True)
