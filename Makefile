@@ -26,13 +26,13 @@ test: lint
 	@$(PY) -m pytest -n 2 --dist worksteal $(TESTS)
 
 lint:
-	@sh .ci/install test,train
+	@sh .ci/install test,train,report
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m pyrefly check --output-format min-text
 
 format:
-	@sh .ci/install test,train
+	@sh .ci/install test,train,report
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 

@@ -98,7 +98,12 @@ def build(
     """The round's tree. Nodes that would sit past the last position are left out."""
     limit = jnp.minimum(request.max_position, drafter.max_position) - 1 - state.lengths
     if method.name == "chain":
-        return tree.spine(draft_logits, _anchor(state), depth_limit=jnp.minimum(limit, request.budget))
+        return tree.spine(
+            draft_logits,
+            _anchor(state),
+            budget=method.budget,
+            depth_limit=jnp.minimum(limit, request.budget),
+        )
     return tree.build(
         draft_logits,
         _anchor(state),

@@ -65,7 +65,8 @@ class Decoder:
     """One pair and one method, compiled ahead of time for a number of rows and cache slots.
 
     Nothing is compiled while decoding but a prefill size on its first use. ``compile_seconds`` adds up what
-    compiling took; ``kernels`` says which implementation of each operation the programs hold.
+    compiling took, ``rounds`` and ``round_seconds`` what was decoded: from a chunk's dispatch until its
+    tokens are on the host. ``kernels`` says which implementation of each operation the programs hold.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Decoder:
     ):
         self.method, self.rows, self.slots, self.options = method, rows, slots, options
         self.vocab_size, self.max_position = target.config.vocab_size, target.config.max_position
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.round_seconds, self.rounds = 0.0, 0.0, 0
         self.kernels: dict[str, str] = {}
         # Flattened once: a compiled call should not walk the modules again.
         self._weights, self._modules = jax.tree.flatten((target, drafter))
@@ -122,7 +123,8 @@ class Decoder:
           InputError: a task does not fit the target, this decoder's rows, slots, budget or mode.
         """
         self._check(tasks)
-        request = self._request(tasks)
+        # On the device once: every chunk reads it.
+        request = jax.device_put(self._request(tasks))
         rows = [Row(task.name, len(task.prompt), tokenizer, task.stop_strings) for task in tasks]
         results = [row.result for row in rows]
         state = self._prefill_all(tasks, request, rows)
@@ -131,8 +133,11 @@ class Decoder:
             while not all(row.finished for row in rows):
                 cancel = np.ones((self.rows,), bool)
                 cancel[: len(rows)] = [row.finished for row in rows]
+                began = time.perf_counter()
                 state, reports, done = self._chunk(self._weights, request, state, cancel)
                 reports, done = jax.device_get((reports, done))
+                self.round_seconds += time.perf_counter() - began
+                self.rounds += int(done)
                 for index in range(int(done)):
                     report = jax.tree.map(itemgetter(index), reports)
                     for number, row in enumerate(rows):
@@ -143,13 +148,26 @@ class Decoder:
                 if not row.finished:
                     row.finish("cancelled")
 
-    def prefilled(self, task: Task) -> tuple[Target, Drafter | None, Request, DecodeState]:
-        """The models, the request and the state after a task's prompt in every row, to time stages apart."""
-        tasks = [task] * self.rows
+    def prefilled(self, tasks: Sequence[Task]) -> tuple[Target, Drafter | None, Request, DecodeState]:
+        """The models, the request and the state after the tasks' prompts, for loops other than `decode`."""
+        self._check(tasks)
         target, drafter = jax.tree.unflatten(self._modules, self._weights)
         request = self._request(tasks)
         rows = [Row(each.name, len(each.prompt), None, ()) for each in tasks]
         return target, drafter, request, self._prefill_all(tasks, request, rows)
+
+    @property
+    def program_bytes(self) -> int | None:
+        """Device memory that the rounds' program needs: weights, state, results and scratch. None where the
+        compiler does not tell.
+        """
+        size = self._chunk.memory_analysis()
+        return size and (
+            size.argument_size_in_bytes
+            + size.output_size_in_bytes
+            + size.temp_size_in_bytes
+            - size.alias_size_in_bytes
+        )
 
     def _compile(self, function, *arguments: jax.ShapeDtypeStruct) -> jax.stages.Compiled:
         """Compile function(target, drafter, request, state, *arguments) with the state donated."""

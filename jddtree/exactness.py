@@ -24,17 +24,17 @@ class Exactness:
         """Whether rounding explains the difference."""
         return self.gap is not None and self.gap < TIE_LIMITS[dtype]
 
-    def verdict(self, dtype: str) -> str:
-        """One phrase for the user."""
+    def verdict(self, dtype: str, other: str = "plain decoding") -> str:
+        """One phrase for the user. ``other``: what was compared with."""
         if not self.checked:
             return "not checked"
         if self.equal:
-            return "equal to plain decoding"
-        where = f"differs from plain decoding at output token {self.first_divergence}"
+            return f"equal to {other}"
+        where = f"differs from {other} at output token {self.first_divergence}"
         if self.gap is None:
             return f"{where}, where one of the two ends: bug"
         cause = "tie within rounding" if self.is_tie(dtype) else "bug"
-        return f"{where}; plain top-1 and top-2 logits are {self.gap:.2e} apart there: {cause}"
+        return f"{where}; its top-1 and top-2 logits are {self.gap:.2e} apart there: {cause}"
 
 
 def compare(output: Sequence[int], plain: Sequence[int], plain_margins: Sequence[float]) -> Exactness:

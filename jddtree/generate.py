@@ -179,8 +179,8 @@ class Batch:
             if result.error:
                 say(f"error: {result.error}")
         if self.flags.stats and not self.interrupted:
-            found = statistics.acceptance(self.results)
-            stages = statistics.stage_times(self.decoder, self.tasks[0])
+            found = statistics.acceptance([self.results])
+            stages = statistics.Stages(self.decoder, self.tasks[0]).times()
             self.stats = statistics.as_json(found, stages)
             for line in statistics.as_text(found, stages):
                 say(line)
@@ -210,6 +210,7 @@ class Batch:
             record = {
                 "prompt_ids": list(task.prompt),
                 "output_ids": result.output_ids,
+                "margins": result.margins,
                 "text": result.text,
                 "finish_reason": result.finish_reason,
                 "error": result.error,

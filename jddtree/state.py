@@ -32,9 +32,12 @@ class Method:
         return cls("ar", 0, 0)
 
     @classmethod
-    def chain(cls, block_size: int) -> "Method":
-        """The drafter's likeliest token at every position."""
-        return cls("chain", block_size - 1, block_size - 1)
+    def chain(cls, block_size: int, budget: int | None = None) -> "Method":
+        """The drafter's likeliest token at every position. ``budget``: verify so many nodes, by cutting the
+        chain or by slots that are not in use; at a tree's budget it shows what the tree's width costs.
+        """
+        depth = block_size - 1
+        return cls("chain", budget if budget is not None and depth else depth, depth)
 
     @classmethod
     def tree(cls, block_size: int, budget: int) -> "Method":

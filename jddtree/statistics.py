@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -34,16 +33,18 @@ class Acceptance:
     experts: list[float]
 
 
-def acceptance(results: Sequence[Generation]) -> Acceptance | None:
-    """Of the rows of one batch. None if there were no rounds."""
-    rounds = [entry for result in results for entry in result.trace]
+def acceptance(batches: Sequence[Sequence[Generation]]) -> Acceptance | None:
+    """Of the rows of some batches. None if there were no rounds."""
+    rounds = [entry for results in batches for result in results for entry in result.trace]
     if not rounds:
         return None
     accepted = [len(entry["accepted"]) - 1 for entry in rounds]
     nodes = [len(entry["tokens"]) - 1 for entry in rounds]
     ranks = [rank for entry in rounds for rank in _ranks(entry)]
     # Rows start together, and each holds what its rounds read for all rows: the longest row holds it all.
-    experts = max((result.experts for result in results), key=len)
+    experts = [
+        layers for results in batches for layers in max((result.experts for result in results), key=len)
+    ]
     return Acceptance(
         rounds=len(rounds),
         committed_per_round=statistics.fmean(accepted) + 1,
@@ -65,55 +66,78 @@ def _share(flags: Any) -> float:
     return statistics.fmean(map(float, flags))
 
 
-def stage_times(decoder: Decoder, task: Task, repetitions: int = 10) -> dict[str, float]:
-    """Median milliseconds of each stage of a round, run apart on the state after the prefill of ``task``.
+class Stages:
+    """The stages of a round as programs of their own, compiled now, to be timed later."""
 
-    A stage alone pays for its own dispatch, which the one program of a real round does not.
-    """
-    method, options = decoder.method, decoder.options
-    target, drafter, request, state = decoder.prefilled(task)
-    times: dict[str, float] = {}
+    def __init__(self, decoder: Decoder, task: Task):
+        """``task``: its prompt fills every row."""
+        self._decoder, self._tasks = decoder, [task] * decoder.rows
+        self._programs: list[tuple[str, Callable, tuple[str, ...], tuple[str, ...]]] = []
+        method, options = decoder.method, decoder.options
+        values, models = self._start()
+        shapes = jax.eval_shape(lambda: values)
 
-    def timed(stage: Callable, function: Callable, *arguments: Any) -> Any:
-        compiled = jax.jit(function)
-        result = jax.block_until_ready(compiled(*arguments))
-        spent = []
-        for _ in range(repetitions):
-            began = time.perf_counter()
-            jax.block_until_ready(compiled(*arguments))
-            spent.append(1e3 * (time.perf_counter() - began))
-        times[stage.__name__] = statistics.median(spent)
-        return result
+        def add(stage: Callable, takes: tuple[str, ...], gives: tuple[str, ...], function: Callable) -> None:
+            """Compile function(*takes), which returns ``gives``."""
+            arguments = [shapes[name] for name in takes]
+            compiled = jax.jit(function).lower(*arguments).compile()
+            shapes.update(zip(gives, jax.eval_shape(function, *arguments), strict=True))
+            self._programs.append((stage.__name__, compiled, takes, gives))
 
-    if drafter is None or not method.depth:
-        drafter_cache, candidates = state.drafter_cache, decode.no_tree(state, method)
-    else:
-        drafter_cache, logits = timed(
-            decode.draft, partial(decode.draft, method=method), target, drafter, state
-        )
-        candidates = timed(
-            decode.build, partial(decode.build, drafter, method=method), request, state, logits
-        )
-    passed, logits = timed(
-        decode.verify,
-        lambda target, state, candidates: decode.verify(target, drafter, state, candidates, method),
-        target,
-        state,
-        candidates,
-    )
-    active = jnp.ones(state.reason.shape, bool)
-    outcome = timed(
-        decode.accept,
-        lambda request, state, candidates, logits: decode.accept(
-            request, state, candidates, logits, state.lengths, active, method.depth, options
-        ),
-        request,
-        state,
-        candidates,
-        logits,
-    )
-    timed(decode.commit, decode.commit, state, drafter_cache, passed, outcome)
-    return times
+        def draft(weights, state):
+            target, drafter = jax.tree.unflatten(models, weights)
+            return decode.draft(target, drafter, state, method)
+
+        def build(weights, request, state, logits):
+            return (decode.build(jax.tree.unflatten(models, weights)[1], request, state, logits, method),)
+
+        def verify(weights, state, tree):
+            target, drafter = jax.tree.unflatten(models, weights)
+            return decode.verify(target, drafter, state, tree, method)
+
+        def accept(request, state, tree, logits):
+            active = jnp.ones((decoder.rows,), bool)
+            return (
+                decode.accept(request, state, tree, logits, state.lengths, active, method.depth, options),
+            )
+
+        def commit(state, cache, passed, outcome):
+            return (decode.commit(state, cache, passed, outcome),)
+
+        if "tree" not in values:
+            add(decode.draft, ("weights", "state"), ("drafter cache", "draft logits"), draft)
+            add(decode.build, ("weights", "request", "state", "draft logits"), ("tree",), build)
+        add(decode.verify, ("weights", "state", "tree"), ("pass", "logits"), verify)
+        add(decode.accept, ("request", "state", "tree", "logits"), ("outcome",), accept)
+        add(decode.commit, ("state", "drafter cache", "pass", "outcome"), ("next state",), commit)
+
+    def times(self, repetitions: int = 10) -> dict[str, float]:
+        """Median milliseconds of each stage, run apart on the state after the prefill.
+
+        A stage alone pays for its own dispatch, which the one program of a real round does not.
+        """
+        (values, _), times = self._start(), {}
+        for name, program, takes, gives in self._programs:
+            arguments = [values[taken] for taken in takes]
+            values.update(zip(gives, jax.block_until_ready(program(*arguments)), strict=True))
+            spent = []
+            for _ in range(repetitions):
+                began = time.perf_counter()
+                jax.block_until_ready(program(*arguments))
+                spent.append(1e3 * (time.perf_counter() - began))
+            times[name] = statistics.median(spent)
+        return times
+
+    def _start(self) -> tuple[dict[str, Any], Any]:
+        """What the first stage finds, and how the weights in it make the models."""
+        target, drafter, request, state = self._decoder.prefilled(self._tasks)
+        # Flattened once: a compiled call should not walk the modules again.
+        weights, models = jax.tree.flatten((target, drafter))
+        values = {"weights": weights, "request": request, "state": state}
+        if drafter is None or not self._decoder.method.depth:
+            nothing = decode.no_tree(state, self._decoder.method)
+            values |= {"drafter cache": state.drafter_cache, "tree": nothing}
+        return values, models
 
 
 def as_json(found: Acceptance | None, stages: dict[str, float]) -> dict[str, Any]:

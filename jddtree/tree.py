@@ -167,13 +167,23 @@ def _best(scores: Array, paths: Array, count: int) -> tuple[Array, Array, Array]
     return -negative, jnp.stack(best), jnp.minimum(index, scores.shape[0] - missing - 1)
 
 
-def spine(logits: Float[Array, "B D V"], anchor: Int[Array, " B"], *, depth_limit: Int[Array, " B"]) -> Tree:
-    """The chain: every depth's likeliest token, D nodes (fewer at the depth limit)."""
-    depth = logits.shape[1]
+def spine(
+    logits: Float[Array, "B D V"],
+    anchor: Int[Array, " B"],
+    *,
+    budget: int | None = None,
+    depth_limit: Int[Array, " B"],
+) -> Tree:
+    """The chain: every depth's likeliest token, D nodes (fewer at the depth limit). With ``budget`` the tree
+    has so many slots after the root, the first D of them in use.
+    """
+    width = logits.shape[1] if budget is None else budget
+    depth = min(logits.shape[1], width)
     count = jnp.clip(depth_limit, 0, depth).astype(jnp.int32)
-    used = jnp.arange(depth) < count[:, None]
-    slots = jnp.arange(depth, dtype=jnp.int32)
-    tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    used = jnp.arange(width) < count[:, None]
+    slots = jnp.arange(width, dtype=jnp.int32)
+    tokens = jnp.argmax(logits[:, :depth], axis=-1).astype(jnp.int32)
+    tokens = jnp.pad(tokens, ((0, 0), (0, width - depth)))
     return _assemble(anchor, tokens, jnp.where(used, slots, -1), jnp.where(used, slots + 1, 0), count, depth)
 
 

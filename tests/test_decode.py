@@ -144,6 +144,9 @@ def test_a_tree_of_one_child_a_node_is_the_chain_round_for_round(family):
     assert [row.acceptance_lengths for row in chain] == [row.acceptance_lengths for row in tree]
     assert [row.trace for row in chain] == [row.trace for row in tree]
     assert len(set(chain[MIXED].acceptance_lengths)) > 1
+    if family == "qwen3":
+        wide = decode(family, Method.chain(BLOCK, 2 * BLOCK))
+        assert [row.trace for row in wide] == [row.trace for row in chain]
 
 
 def test_a_round_that_holds_the_whole_chain_accepts_no_less_than_it():
@@ -188,3 +191,4 @@ def test_methods_without_anything_to_draft_are_plain_rounds():
     assert (Method.plain().budget, Method.plain().depth) == (0, 0)
     assert Method.tree(8, 16) == Method("tree", 16, 7)
     assert Method.chain(8) == Method("chain", 7, 7)
+    assert Method.chain(1, 16) == Method("chain", 0, 0)

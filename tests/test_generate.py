@@ -166,6 +166,7 @@ def test_a_tree_verified_and_traced_with_the_json_alone_on_standard_output(call)
     record = json.loads(out)
     seconds, exact, trace = record.pop("seconds"), record.pop("exact"), record.pop("trace")
     lengths = record.pop("acceptance_lengths")
+    assert len(record.pop("margins")) == 48
     assert set(seconds) == {"load", "compile", "prefill", "decode"} and min(seconds.values()) > 0
     assert record.pop("tokens_per_second") == pytest.approx(47 / seconds["decode"])
     assert record == {

@@ -6,7 +6,7 @@ import pytest
 
 from jddtree import Engine, decode
 from jddtree.finish import Generation
-from jddtree.statistics import Acceptance, acceptance, as_json, as_text, stage_times
+from jddtree.statistics import Acceptance, Stages, acceptance, as_json, as_text
 
 # Root, its three children, and under the second of them two.
 WIDE = {"tokens": [9, 1, 2, 3, 4, 5], "parents": [-1, 0, 0, 0, 2, 2], "depths": [0, 1, 1, 1, 2, 2]}
@@ -24,7 +24,7 @@ def test_figures_of_rounds_made_by_hand():
         trace=[{**WIDE, "accepted": [0, 3]}, ROOT, ROOT],
         experts=[[4, 6], [2, 2], [0, 1]],
     )
-    found = acceptance([first, second])
+    found = acceptance([[first, second]])
     assert found == Acceptance(
         rounds=5,
         committed_per_round=8 / 5,
@@ -47,10 +47,10 @@ def test_figures_of_rounds_made_by_hand():
 
 
 def test_rounds_that_accept_nothing_and_no_rounds_at_all():
-    found = acceptance([Generation(trace=[ROOT], acceptance_lengths=[1], experts=[[]])])
+    found = acceptance([[Generation(trace=[ROOT], acceptance_lengths=[1], experts=[[]])]])
     assert (found.by_depth, found.by_rank, found.nodes, found.wasted, found.experts) == ([], [], 0, 0, [])
     assert "depth 1, 2, ...: none" in "\n".join(as_text(found, {}))
-    assert acceptance([Generation()]) is None
+    assert acceptance([[Generation()]]) is None
     assert as_json(None, {}) == {"acceptance": None, "stage_ms": {}}
 
 
@@ -62,7 +62,7 @@ def test_stages_are_named_once_for_times_and_for_profiles(trained, method, stage
     engine = Engine(trained, method=method, budget=6)
     task = engine.task([3, 1, 4], max_new=8)
     decoder = engine.decoder([task])
-    times = stage_times(decoder, task, repetitions=2)
+    times = Stages(decoder, task).times(repetitions=2)
     assert list(times) == stages
     assert min(times.values()) > 0
     # The compiled round carries the same names.

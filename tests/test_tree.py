@@ -126,6 +126,22 @@ def test_the_spine_is_the_tree_of_one_child_a_node(limit):
     jax.tree.map(np.testing.assert_array_equal, chain, tree)
 
 
+def test_a_spine_of_another_width_is_cut_or_has_slots_that_are_not_in_use():
+    logits = jax.random.normal(jax.random.key(1), (2, 5, VOCAB))
+    limits = {"depth_limit": rows_of(2, 5)}
+    chain = jitted_spine(logits, rows_of(3, 0), **limits)
+    wide = spine(logits, rows_of(3, 0), budget=9, **limits)
+    assert wide.count.tolist() == [2, 5]
+    for name in ("tokens", "parents", "depths"):
+        assert getattr(wide, name)[:, :6].tolist() == getattr(chain, name).tolist()
+    assert (wide.parents[:, 6:] == -1).all()
+    visible = unpack_mask(wide.ancestors, 10)
+    assert (visible[:, :6, :6] == unpack_mask(chain.ancestors, 6)).all()
+    assert (visible[:, 6:] == jnp.eye(10, dtype=bool)[6:]).all() and not visible[:, :6, 6:].any()
+    cut = spine(logits, rows_of(3, 0), budget=3, **limits)
+    assert cut.count.tolist() == [2, 3] and (cut.tokens == chain.tokens[:, :4]).all()
+
+
 def test_without_a_budget_or_a_depth_there_is_the_root_alone():
     wanted = root(rows_of(7, 0), 4)
     assert wanted.count.tolist() == [0, 0] and wanted.tokens.tolist() == [[7, 0, 0, 0, 0], [0] * 5]

@@ -74,8 +74,7 @@ def open_checkpoint(path: Path, cache_dir: Path, say: Say) -> Checkpoint:
     if manifest.is_converted(path):
         return Checkpoint(path, config, generation_config, path, manifest.read_manifest(path))
     plan, source = transfer.plan_published(path, config)
-    files = (path / "config.json", *published.weight_files(path))
-    entry = cache_dir / "checkpoints" / _content_key(files, cache_dir)
+    entry = cache_dir / "checkpoints" / content_key(path, cache_dir)
     if not _is_whole(entry):
         with sole_writer(entry.parent, say):
             if not _is_whole(entry):  # unless another process has just done it
@@ -179,6 +178,20 @@ def _kept_dtype(path: str, stored: str) -> jnp.dtype | None:
     if name == "weight_scale" or DTYPES[stored].kind == "i":
         return DTYPES[stored]
     return None
+
+
+def content_key(path: Path, cache_dir: Path) -> str:
+    """Hash of a GGUF file, or of config.json and the weight files of a folder in either form. Hashes are
+    remembered in ``cache_dir`` by path, size and time of change.
+    """
+    if is_gguf(path):
+        return _content_key([path], cache_dir)
+    if manifest.is_converted(path):
+        inside = sorted((path / manifest.WEIGHTS).rglob("*"))
+        weights = [path / manifest.NAME, *(file for file in inside if file.is_file())]
+    else:
+        weights = published.weight_files(path)
+    return _content_key([path / "config.json", *weights], cache_dir)
 
 
 def _content_key(files: Sequence[Path], cache_dir: Path) -> str:

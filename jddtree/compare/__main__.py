@@ -1,11 +1,11 @@
-"""``python -m jddtree.compare``: the shipped code against reference data, distributions and PyTorch."""
+"""``python -m jddtree.compare``: the shipped code against reference data, PyTorch and itself."""
 
 import argparse
 import sys
 
 from jddtree.accept import RULES
 from jddtree.command import Parser, exit_status, leave, path
-from jddtree.compare import against_torch, goldens, sampling
+from jddtree.compare import against_torch, goldens, humaneval, pair, runs, sampling
 from jddtree.engine import DEFAULT_BUDGET, METHODS
 
 
@@ -38,6 +38,33 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             description="Run the public PyTorch code in an interpreter of its own and compare every stage: "
             "embedding, layers, router, logits, taps, drafter, tree, verify logits, greedy ids. Exit status: "
             "0 equal or a tie within rounding, 1 a bug (the last line names the first stage), 2 bad input.",
+        ),
+        path,
+    )
+    runs.add_flags(
+        commands.add_parser(
+            "runs",
+            help="two saved generations or sweeps, side by side",
+            description="Compare two files of generate --json, text by text, or two files of sweep, cell by "
+            "cell. Exit status: 0 equal or a tie within rounding, 1 a bug, 2 bad input.",
+        ),
+        path,
+    )
+    pair.add_flags(
+        commands.add_parser(
+            "pair",
+            help="does this drafter draft for this target",
+            description="Acceptance of a drafter beside that of one that cannot read its features, and of a "
+            "perfect one. Exit status: 0 sound, 1 something is broken, 2 bad input.",
+        ),
+        path,
+    )
+    humaneval.add_flags(
+        commands.add_parser(
+            "humaneval",
+            help="coding problems solved plainly and with a tree, and scored",
+            description="Answer HumanEval both ways, compare the texts and run the problems' tests. Exit "
+            "status: 0 equal or a tie within rounding, 1 a bug, 2 bad input.",
         ),
         path,
     )
@@ -77,7 +104,14 @@ def main(arguments: list[str]) -> int:
         flags = parse(arguments)
         if flags.command == "goldens":
             return goldens.main(flags.dir, flags.json)
-        return {"sampling": sampling, "torch": against_torch}[flags.command].main(flags)
+        modules = {
+            "sampling": sampling,
+            "torch": against_torch,
+            "runs": runs,
+            "pair": pair,
+            "humaneval": humaneval,
+        }
+        return modules[flags.command].main(flags)
 
     return exit_status(job, "interrupted")
 

@@ -12,6 +12,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jddtree.checkpoint import manifest, open_checkpoint, restore, skeleton, transfer
+from jddtree.checkpoint.open import content_key
 from jddtree.errors import InputError
 
 
@@ -187,6 +188,19 @@ def test_an_orbax_folder_is_used_as_it_is(tmp_path, qwen3_folder):
     assert checkpoint.weights == checkpoint.folder == folder
     assert not (tmp_path / "other").exists()
     assert len(values(restore(checkpoint, model(checkpoint), jnp.float32))) == len(cached.plan.arrays)
+
+
+def test_the_content_of_a_folder_is_known_by_a_hash_in_both_forms(tmp_path, qwen3_folder):
+    cache = tmp_path / "cache"
+    published = content_key(qwen3_folder, cache)
+    converted = open_checkpoint(qwen3_folder, cache, lambda line: None).weights
+    assert converted.name == published
+    shutil.copyfile(qwen3_folder / "config.json", converted / "config.json")
+    before = content_key(converted, cache)
+    assert before == content_key(converted, cache) != published
+    file = next(file for file in sorted((converted / manifest.WEIGHTS).rglob("*")) if file.is_file())
+    file.write_bytes(file.read_bytes() + b" ")
+    assert content_key(converted, cache) != before
 
 
 def test_a_damaged_conversion_is_refused_and_in_the_cache_made_again(tmp_path, qwen3_folder):

@@ -1,0 +1,225 @@
+"""``python -m jddtree.compare pair``: does this drafter draft for this target?
+
+Chains of the same prompts: as the pair is; with the drafter's features rolled by half of their channels (what
+it gets right without being able to read them); with features of the layers one below and one above; and with
+a drafter that knows plain decoding's text (what the decoder accepts of a draft without a mistake: whole
+blocks).
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jddtree.command import say
+from jddtree.decoder import Task
+from jddtree.engine import Engine
+from jddtree.errors import InputError
+from jddtree.exactness import compare
+from jddtree.finish import Generation
+from jddtree.generate import json_writer
+from jddtree.load import Pair, pair_places
+from jddtree.models.dflash import DFlash
+from jddtree.models.drafter import Drafter
+from jddtree.models.target import Cache, Target
+from jddtree.prompts import Wishes
+from jddtree.pytree import pytree_dataclass
+from jddtree.sweep.suites import SUITES, read_suite, tasks_of
+
+TIMES_CHANCE = 2.0
+"""A sound drafter gets more than so many times as many tokens accepted a round as one that cannot read."""
+
+BETTER = 1.1
+"""Neighbouring layers that get so many times as many accepted are the ones that it was trained on."""
+
+WHOLE = 0.95
+"""Share of a block that a perfect draft must have accepted; ties within rounding take a little."""
+
+CAUSES = (
+    "likely causes: features of the wrong layers (dflash_config.target_layer_ids, or an index off by one), "
+    "another mask token (mask_token_id), another rotary layout or base (rope_theta, rope_scaling), "
+    "weights of another checkpoint, or a drafter trained for another target"
+)
+
+
+@pytree_dataclass
+class _Around:
+    """What drafters around another one leave as it is."""
+
+    inner: Drafter
+
+    @property
+    def block_size(self) -> int:
+        return self.inner.block_size
+
+    @property
+    def target_layers(self) -> tuple[int, ...]:
+        return self.inner.target_layers
+
+    @property
+    def max_position(self) -> int:
+        return self.inner.max_position
+
+    def new_cache(self, rows: int, slots: int, dtype: jnp.dtype) -> Cache:
+        return self.inner.new_cache(rows, slots, dtype)
+
+    def context(self, features: Float[Array, "B T FM"], positions: Int[Array, "B T"]) -> Cache:
+        return self.inner.context(features, positions)
+
+    def draft(
+        self, target: Target, anchor: Int[Array, " B"], lengths: Int[Array, " B"], cache: Cache
+    ) -> Float[Array, "B D V"]:
+        return self.inner.draft(target, anchor, lengths, cache)
+
+
+@pytree_dataclass
+class Rolled(_Around):
+    """A drafter that is shown its features with every channel in another one's place."""
+
+    def context(self, features: Float[Array, "B T FM"], positions: Int[Array, "B T"]) -> Cache:
+        # One more than half, so that no tapped layer falls into another's place channel by channel.
+        return self.inner.context(jnp.roll(features, features.shape[-1] // 2 + 1, axis=-1), positions)
+
+
+@pytree_dataclass
+class Knowing(_Around):
+    """A drafter that drafts what ``texts`` holds: prompts and plain decoding's texts, by position."""
+
+    texts: Int[Array, "B T"]
+
+    def draft(
+        self, target: Target, anchor: Int[Array, " B"], lengths: Int[Array, " B"], cache: Cache
+    ) -> Float[Array, "B D V"]:
+        places = lengths[:, None] + 1 + jnp.arange(self.block_size - 1, dtype=jnp.int32)
+        ids = jnp.take_along_axis(self.texts, jnp.minimum(places, self.texts.shape[1] - 1), axis=1)
+        return jax.nn.one_hot(ids, target.config.vocab_size, dtype=jnp.float32)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tokens committed a round, over rounds that had a whole block left to draft.
+
+    first: share of rounds of the pair whose first drafted token was accepted. below, above: with features of
+    the layers next to the drafter's own. texts_exact: how many of the pair's texts are plain decoding's, or
+    part from it at a tie.
+    """
+
+    block_size: int
+    texts: int
+    texts_exact: int
+    rounds: int
+    first: float
+    pair: float
+    rolled: float
+    below: float
+    above: float
+    perfect: float
+
+    @property
+    def verdict(self) -> str:
+        """One phrase: sound, or what is broken."""
+        if self.texts_exact < self.texts:
+            return "the pair's text is not plain decoding's: the decoder is broken, not the drafter"
+        if self.perfect < WHOLE * self.block_size:
+            return "a draft without a mistake is not accepted: the decoder is broken, not the drafter"
+        if self.pair - 1 <= TIMES_CHANCE * (self.rolled - 1) or self.pair - 1 < 0.1:
+            return "acceptance is that of a broken drafter"
+        for side in ("below", "above"):
+            if getattr(self, side) - 1 > BETTER * (self.pair - 1):
+                return f"acceptance is that of a broken drafter: with the layers one {side} it does better"
+        return "sound"
+
+
+def add_flags(command: argparse.ArgumentParser, path: Any) -> None:
+    """The flags of this comparison; ``path`` reads a folder's name."""
+    add = command.add_argument
+    add("--target", type=path, metavar="DIR", help="as for generate (default: bundled)")
+    add("--drafter", type=path, metavar="DIR", help="DFlash drafter folder (default: the target's own)")
+    add("--prompts", default="bundled", metavar="SUITE", help=f"{', '.join(SUITES)}, or a JSONL file")
+    add("--limit", type=int, default=8, metavar="N", help="the first N prompts (default 8)")
+    add("--max-new-tokens", type=int, default=64, metavar="N", help="tokens of a text (default 64)")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16")
+    add("--json", metavar="FILE", help="also write the result as JSON; - means standard output alone")
+
+
+def main(flags: argparse.Namespace) -> int:
+    """Run the self-test, print what was found, and return 0, or 1 if something is broken. Raises
+    InputError.
+    """
+    for name in ("limit", "max_new_tokens"):
+        if getattr(flags, name) < 1:
+            raise InputError(f"--{name.replace('_', '-')} must be 1 or more, not {getattr(flags, name)}")
+    if pair_places(flags.target, flags.drafter)[1] is None:
+        raise InputError(f"there is no drafter for {flags.target}: give --drafter")
+    write_json = json_writer(flags.json)
+    problems = read_suite(flags.prompts, Wishes(max_new_tokens=flags.max_new_tokens), flags.limit)
+    engine = Engine.load(flags.target, flags.drafter, method="chain", dtype=flags.dtype, say=say)
+    found = examine(engine.pair, tasks_of(problems, engine))
+    write_json(asdict(found) | {"verdict": found.verdict})
+    if flags.json != "-":
+        print(
+            f"committed a round of {found.block_size} at most, {found.rounds} rounds, {found.texts} texts:\n"
+            f"  the pair          {found.pair:.2f} (first drafted token accepted in {found.first:.0%})\n"
+            f"  features rolled   {found.rolled:.2f}\n"
+            f"  layers below      {found.below:.2f}\n"
+            f"  layers above      {found.above:.2f}\n"
+            f"  perfect drafts    {found.perfect:.2f}\n"
+            f"{found.verdict}"
+        )
+        if "broken drafter" in found.verdict:
+            print(CAUSES)
+    return 0 if found.verdict == "sound" else 1
+
+
+def shifted(drafter: DFlash, by: int) -> DFlash:
+    """The drafter with features of other layers: ``by`` layers up, as far as there are any."""
+    moved, config = nnx.clone(drafter), drafter.config
+    layers = tuple(min(max(tap + by, 0), config.num_target_layers - 1) for tap in config.target_layers)
+    moved.config = replace(config, target_layers=layers)
+    return moved
+
+
+def examine(pair: Pair, tasks: Sequence[Task]) -> Found:
+    """Decode greedy tasks, one batch, plainly and with every drafter. Raises InputError if nothing can
+    be drafted.
+    """
+    if not isinstance(pair.drafter, DFlash) or pair.block_size < 2:
+        raise InputError("the drafter's block holds the anchor alone: there is nothing to test")
+    plain = Engine(pair, method="ar").generate(tasks)
+    longest = max(len(task.prompt) + len(text.output_ids) for task, text in zip(tasks, plain, strict=True))
+    texts = np.zeros((len(tasks), longest), np.int32)
+    for row, (task, text) in enumerate(zip(tasks, plain, strict=True)):
+        whole = [*task.prompt, *text.output_ids]
+        texts[row, : len(whole)] = whole
+
+    def lengths(drafter: Any) -> tuple[list[Generation], list[int]]:
+        results = Engine(replace(pair, drafter=drafter), method="chain").generate(tasks)
+        # The last round of a text drafts past its end.
+        whole = [count for result in results for count in result.acceptance_lengths[:-1]]
+        if not whole:
+            raise InputError("the texts are too short to tell: raise --max-new-tokens")
+        return results, whole
+
+    results, as_is = lengths(pair.drafter)
+    checks = [
+        compare(ours.output_ids, theirs.output_ids, theirs.margins)
+        for ours, theirs in zip(results, plain, strict=True)
+    ]
+    return Found(
+        block_size=pair.block_size,
+        texts=len(tasks),
+        texts_exact=sum(bool(check.equal) or check.is_tie(pair.dtype) for check in checks),
+        rounds=len(as_is),
+        first=float(np.mean([count > 1 for count in as_is])),
+        pair=float(np.mean(as_is)),
+        rolled=float(np.mean(lengths(Rolled(pair.drafter))[1])),
+        below=float(np.mean(lengths(shifted(pair.drafter, -1))[1])),
+        above=float(np.mean(lengths(shifted(pair.drafter, 1))[1])),
+        perfect=float(np.mean(lengths(Knowing(pair.drafter, jnp.asarray(texts)))[1])),
+    )

@@ -1,0 +1,171 @@
+"""The file of a sweep: a line that says what ran where, then a line for every finished cell."""
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jddtree.checkpoint.open import content_key
+from jddtree.decoder import Task
+from jddtree.errors import InputError
+from jddtree.sweep.grid import Cell
+
+FORMAT = 1
+PACKAGES = ("jax", "jaxlib", "flax")
+SAME = ("format", "device", "versions", "commit", "target", "drafter", "dtype", "prompts", "settings")
+"""What must not change between the runs that fill one file."""
+
+
+def environment(
+    *,
+    target: Path,
+    drafter: Path | None,
+    cache_dir: Path,
+    dtype: str,
+    tasks: Sequence[Task],
+    settings: dict[str, Any],
+    words: Sequence[str],
+) -> dict[str, Any]:
+    """The first line. ``settings``: all that the figures depend on; ``words``: of the command line.
+
+    Models are named by folder and known by a hash of their content, prompts by a hash of their ids.
+    """
+    device = jax.devices()[0]
+    ids = json.dumps([[list(task.prompt), task.max_new, sorted(task.stop_ids)] for task in tasks])
+    return {
+        "kind": "environment",
+        "format": FORMAT,
+        "device": {
+            "kind": device.device_kind,
+            "backend": jax.default_backend(),
+            "count": jax.device_count(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        },
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "commit": commit(),
+        "command": command(words),
+        "target": {"name": target.resolve().name, "content": content_key(target, cache_dir)},
+        "drafter": None
+        if drafter is None
+        else {"name": drafter.resolve().name, "content": content_key(drafter, cache_dir)},
+        "dtype": dtype,
+        "prompts": {"count": len(tasks), "content": hashlib.sha256(ids.encode()).hexdigest()[:32]},
+        "settings": settings,
+    }
+
+
+def command(words: Sequence[str]) -> str:
+    """The command line, less where files go."""
+    kept, skip = [], False
+    for word in words:
+        if skip or word.partition("=")[0] in ("--out", "--report", "--cache-dir"):
+            skip = not skip and "=" not in word
+            continue
+        kept.append(word)
+    return shlex.join(["python", "-m", "jddtree.sweep", *kept])
+
+
+def commit() -> str | None:
+    """The commit that this code is, "+" where files differ from it; None outside a clone."""
+
+    def git(*words: str) -> str:
+        folder = Path(__file__).parent
+        return subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", "..", "../../pallas_kernels")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a file holds: the environment, and the finished cells in order."""
+
+    environment: dict[str, Any]
+    cells: list[dict[str, Any]]
+
+
+def read(path: Path) -> Sweep:
+    """A sweep's file. A last line that was cut off in the middle is left out.
+
+    Raises:
+      InputError: it cannot be read, or it is no sweep.
+    """
+    lines = _whole_lines(path)
+    try:
+        entries = [json.loads(line) for line in lines]
+    except ValueError:
+        raise InputError(f"{path} is no sweep: a line of it is not JSON") from None
+    kinds = [entry.get("kind") if isinstance(entry, dict) else None for entry in entries]
+    if not kinds or kinds[0] != "environment" or set(kinds[1:]) - {"cell"}:
+        raise InputError(f"{path} is no sweep: it must hold an environment and cells, a JSON object a line")
+    if entries[0].get("format") != FORMAT:
+        raise InputError(f"{path} was written in another format; measure again with another --out")
+    return Sweep(entries[0], entries[1:])
+
+
+def _whole_lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"{path} cannot be read: {reason}") from None
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+class Journal:
+    """A sweep's file that grows. ``finished``: the cells that earlier runs left in it."""
+
+    def __init__(self, path: Path, about: dict[str, Any]):
+        """Open or begin the file. Raises InputError if it holds a sweep of something else."""
+        self.path, self.environment = path, about
+        self.finished: dict[Cell, dict[str, Any]] = {}
+        if path.exists() and _whole_lines(path):
+            held = read(path)
+            for key in SAME:
+                ours = json.loads(json.dumps(about[key]))
+                if held.environment.get(key) != ours:
+                    raise InputError(
+                        f"{path} holds a sweep {_difference(key, held.environment, ours)}: "
+                        "give another --out, or remove it"
+                    )
+            self.finished = {Cell(**entry["cell"]): entry for entry in held.cells}
+            # Whatever an interrupt cut off goes.
+            path.write_text("".join(f"{line}\n" for line in _whole_lines(path)), encoding="utf-8")
+            return
+        if not path.parent.is_dir() or path.is_dir():
+            raise InputError(f"--out: {path} cannot be written")
+        path.write_text(json.dumps(about) + "\n", encoding="utf-8")
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Append a finished cell."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        self.finished[Cell(**entry["cell"])] = entry
+
+
+def _difference(key: str, held: dict[str, Any], ours: Any) -> str:
+    """What differs, in words."""
+    theirs = held.get(key)
+    if key == "settings" and isinstance(theirs, dict):
+        key = next(name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name))
+        theirs, ours = theirs.get(key), ours.get(key)
+        return f"with other flags ({key} {theirs}, not {ours})"
+    if key in ("target", "drafter"):
+        return f"of another {key} ({theirs and theirs['name']})"
+    if key == "prompts":
+        return "of other prompts"
+    return f"of another {key} ({theirs}, not {ours})"

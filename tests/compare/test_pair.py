@@ -1,0 +1,42 @@
+"""The self-test of a pair: a sound one passes, broken ones are told apart."""
+
+from dataclasses import replace
+
+import pytest
+
+from jddtree.compare.pair import Found, examine, shifted
+from jddtree.engine import Engine
+
+SOUND = Found(
+    8, texts=4, texts_exact=4, rounds=40, first=0.8, pair=3.0, rolled=1.1, below=2.5, above=2.0, perfect=8.0
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, "sound"),
+        ({"pair": 1.15, "below": 1.0, "above": 1.0}, "acceptance is that of a broken drafter"),
+        ({"pair": 1.05, "rolled": 1.0}, "acceptance is that of a broken drafter"),
+        ({"above": 3.4}, "acceptance is that of a broken drafter: with the layers one above it does better"),
+        ({"perfect": 5.0}, "a draft without a mistake is not accepted"),
+        ({"texts_exact": 3}, "the pair's text is not plain decoding's"),
+    ],
+)
+def test_verdicts(change, verdict):
+    assert replace(SOUND, **change).verdict.startswith(verdict)
+
+
+def test_a_trained_pair_is_sound(trained, trained_runs):
+    tasks = [Engine(trained, method="chain").task(ids, max_new=24) for ids in trained_runs["prompts"][:3]]
+    found = examine(trained, tasks)
+    assert found.verdict == "sound", found
+    assert found.perfect == found.block_size == 8 and found.texts_exact == found.texts == 3
+    assert found.pair > 2 > found.rolled
+
+
+def test_taps_move_as_far_as_there_are_layers(trained):
+    taps, last = trained.drafter.target_layers, trained.drafter.config.num_target_layers - 1
+    assert shifted(trained.drafter, 1).target_layers == tuple(min(tap + 1, last) for tap in taps)
+    assert shifted(trained.drafter, -99).target_layers == (0,) * len(taps)
+    assert trained.drafter.target_layers == taps

@@ -1,0 +1,69 @@
+"""The file of a sweep: resuming, what must not change, and what an interrupt leaves."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from jddtree.errors import InputError
+from jddtree.sweep.grid import Cell
+from jddtree.sweep.journal import SAME, Journal, command, read
+
+ABOUT = {name: name for name in SAME} | {
+    "kind": "environment",
+    "format": 1,
+    "target": {"name": "t", "content": "a"},
+    "settings": {"budgets": [4], "seed": 0},
+    "command": "x",
+}
+CELLS = [{"kind": "cell", "cell": asdict(Cell("tree", 0.0, 1, budget)), "n": budget} for budget in (4, 8)]
+
+
+def test_finished_cells_are_found_again_and_half_a_line_goes(tmp_path):
+    file = tmp_path / "sweep.jsonl"
+    first = Journal(file, ABOUT)
+    first.add(CELLS[0])
+    with file.open("a") as half:
+        half.write('{"kind": "cell", "cel')
+    assert read(file).cells == CELLS[:1]
+    again = Journal(file, ABOUT | {"command": "another"})
+    assert list(again.finished) == [Cell("tree", 0.0, 1, 4)]
+    again.add(CELLS[1])
+    assert read(file).cells == CELLS
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"settings": {"budgets": [4, 8], "seed": 0}}, r"other flags \(budgets \[4\], not \[4, 8\]\)"),
+        ({"target": {"name": "t", "content": "b"}}, "of another target"),
+        ({"prompts": {"count": 1}}, "of other prompts"),
+        ({"commit": "1"}, "of another commit"),
+        ({"device": "1"}, "of another device"),
+    ],
+)
+def test_a_sweep_of_something_else_is_not_gone_on_with(tmp_path, change, reason):
+    file = tmp_path / "sweep.jsonl"
+    Journal(file, ABOUT)
+    with pytest.raises(InputError, match=reason):
+        Journal(file, ABOUT | change)
+
+
+@pytest.mark.parametrize("text", ["", "hi\n", "[1]\n", '{"kind": "cell"}\n'])
+def test_files_that_are_no_sweeps(tmp_path, text):
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(InputError, match="is no sweep"):
+        read(tmp_path / "a")
+
+
+def test_the_command_line_says_nothing_of_where_files_go():
+    words = ["--budgets", "4", "--out", "/a/b", "--report=/c", "--cache-dir", "d", "--quick"]
+    assert command(words) == "python -m jddtree.sweep --budgets 4 --quick"
+
+
+def test_lines_are_json(tmp_path):
+    Journal(tmp_path / "a", ABOUT).add(CELLS[0])
+    assert [json.loads(line)["kind"] for line in (tmp_path / "a").read_text().splitlines()] == [
+        "environment",
+        "cell",
+    ]
