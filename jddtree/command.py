@@ -1,11 +1,12 @@
 """What the command lines share: lines for the user, and how commands end."""
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jddtree.errors import InputError
 
@@ -56,3 +57,20 @@ def path(value: str) -> Path:
     if not value:
         raise argparse.ArgumentTypeError("an empty name is no file or folder")
     return Path(value)
+
+
+def json_writer(destination: str | None) -> Callable[[dict[str, Any]], None]:
+    """How to write the record. Raises InputError at once if the file cannot be written at the end."""
+    if destination is None:
+        return lambda record: None
+    if destination == "-":
+        return lambda record: print(json.dumps(record))
+    path = Path(destination)
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+        raise InputError(f"--json: {path} cannot be written")
+
+    def write(record: dict[str, Any]) -> None:
+        path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+
+    return write

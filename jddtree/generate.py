@@ -2,14 +2,12 @@
 
 import argparse
 import json
-import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +16,7 @@ from rich.progress import track
 
 from jddtree import statistics
 from jddtree.chat import load_template
-from jddtree.command import exit_status, leave, say
+from jddtree.command import exit_status, json_writer, leave, say
 from jddtree.decoder import Decoder, Task
 from jddtree.engine import DEFAULT_BUDGET, Engine, Prompt
 from jddtree.errors import InputError
@@ -279,23 +277,6 @@ def reproduce(flags: argparse.Namespace, engine: Engine, task: Task, check: Exac
 def device() -> str:
     """The accelerator's own name."""
     return jax.devices()[0].device_kind
-
-
-def json_writer(destination: str | None) -> Callable[[dict[str, Any]], None]:
-    """How to write the record. Raises InputError at once if the file cannot be written at the end."""
-    if destination is None:
-        return lambda record: None
-    if destination == "-":
-        return lambda record: print(json.dumps(record))
-    path = Path(destination)
-    place = path if path.exists() else path.parent
-    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
-        raise InputError(f"--json: {path} cannot be written")
-
-    def write(record: dict[str, Any]) -> None:
-        path.write_text(json.dumps(record) + "\n", encoding="utf-8")
-
-    return write
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from rich.table import Table
 from safetensors import safe_open
 
 from jddtree.checkpoint.published import is_published
-from jddtree.command import say
+from jddtree.command import json_writer, say
 from jddtree.compare import faults, stages
 from jddtree.compare.agreement import Agreement, agreement, text_verdict, tree_verdict
 from jddtree.engine import DEFAULT_BUDGET, Engine
@@ -70,7 +70,7 @@ def main(flags: argparse.Namespace) -> int:
             raise InputError(
                 f"{folder} is not a published folder (config.json, *.safetensors), which PyTorch needs"
             )
-    python = _python_with_torch(flags.torch_python)
+    python, write_json = _python_with_torch(flags.torch_python), json_writer(flags.json)
     engine = Engine.load(
         flags.target,
         flags.drafter,
@@ -100,7 +100,9 @@ def main(flags: argparse.Namespace) -> int:
     found = list(compared(theirs, ours, flags.dtype))
     report = {**about, **request, "inject": flags.inject, "stages": [row.as_json() for row in found]}
     report["verdict"] = verdict(found)
-    _write(report, found, flags.json)
+    write_json(report)
+    if flags.json != "-":
+        _show(report, found)
     return 1 if report["verdict"].startswith(BUG) else 0
 
 
@@ -209,16 +211,7 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it failed"])[-1]
 
 
-def _write(report: dict[str, Any], found: Sequence[Agreement], json_file: str | None) -> None:
-    text = json.dumps(report, indent=1)
-    if json_file == "-":
-        print(text)
-        return
-    if json_file is not None:
-        try:
-            Path(json_file).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {json_file}: {error.strerror}") from None
+def _show(report: dict[str, Any], found: Sequence[Agreement]) -> None:
     table = Table(
         title=f"{report['target_class']} in transformers {report['transformers']}, torch {report['torch']}, "
         f"drafter: {report['drafter_code']}; {report['dtype']}"

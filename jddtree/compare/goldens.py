@@ -3,7 +3,6 @@
 tests/data/goldens/README.md describes the layout. Everything runs in float32 at the highest matmul precision.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from jddtree.command import json_writer
 from jddtree.compare import goldens_drafter, goldens_e2e, goldens_kimi, goldens_kimi_parts, goldens_tree
 from jddtree.compare.checks import Case, Cases
 from jddtree.errors import InputError
@@ -120,6 +120,7 @@ def _one_line(error: Exception) -> str:
 
 def main(folder: Path, json_file: str | None) -> int:
     """Print the table, write the JSON if asked, and return 0 if all passed, else 1."""
+    write_json = json_writer(json_file)
     rows = []
     for row in run(folder):
         rows.append(row)
@@ -127,15 +128,9 @@ def main(folder: Path, json_file: str | None) -> int:
         print(f"{row.category}: {passed} of {len(row.cases)} cases passed", file=sys.stderr, flush=True)
     passed = all(row.passed for row in rows)
     report = {"folder": str(folder), "passed": passed, "categories": [row.summary() for row in rows]}
-    if json_file == "-":
-        print(json.dumps(report, indent=1))
-        return 0 if passed else 1
-    if json_file is not None:
-        try:
-            Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
-        except OSError as error:
-            raise InputError(f"cannot write {json_file}: {error.strerror}") from None
-    _print_table(report)
+    write_json(report)
+    if json_file != "-":
+        _print_table(report)
     return 0 if passed else 1
 
 

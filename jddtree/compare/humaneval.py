@@ -20,14 +20,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from jddtree.command import say
+from jddtree.command import json_writer, say
 from jddtree.compare.runs import verdict
 from jddtree.decoder import Task
 from jddtree.engine import DEFAULT_BUDGET, Engine
 from jddtree.errors import InputError
 from jddtree.exactness import compare
 from jddtree.finish import Generation
-from jddtree.generate import json_writer
 from jddtree.load import pair_places
 from jddtree.prompts import Wishes, batches
 from jddtree.state import Method

@@ -17,13 +17,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jddtree.command import say
+from jddtree.command import json_writer, say
 from jddtree.decoder import Task
 from jddtree.engine import Engine
 from jddtree.errors import InputError
 from jddtree.exactness import compare
 from jddtree.finish import Generation
-from jddtree.generate import json_writer
 from jddtree.load import Pair, pair_places
 from jddtree.models.dflash import DFlash
 from jddtree.models.drafter import Drafter

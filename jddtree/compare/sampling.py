@@ -6,19 +6,17 @@ decoder, each with its own seed, are then tested against it with Pearson's chi-s
 """
 
 import argparse
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int, Int32
 
-from jddtree.command import say
+from jddtree.command import json_writer, say
 from jddtree.decoder import Decoder, Task, check_prompt
 from jddtree.engine import DEFAULT_BUDGET, Engine
 from jddtree.errors import InputError
@@ -211,7 +209,7 @@ def committed_per_round(
 
 def main(flags: argparse.Namespace) -> int:
     """Run the check, print what was found, and return 0, or 1 if the draws do not fit. Raises InputError."""
-    policy = _policy(flags)
+    policy, write_json = _policy(flags), json_writer(flags.json)
     prompt = as_ids(read_json_list(flags.prompt_ids, "--prompt-ids"), "--prompt-ids")
     engine = Engine.load(
         flags.target,
@@ -264,7 +262,9 @@ def main(flags: argparse.Namespace) -> int:
         "draw_seconds": seconds,
         "passed": fit.passed,
     }
-    _write(report, flags.json)
+    write_json(report)
+    if flags.json != "-":
+        _show(report)
     return 0 if fit.passed else 1
 
 
@@ -285,16 +285,7 @@ def _policy(flags: argparse.Namespace) -> Sample:
     return policy
 
 
-def _write(report: dict, json_file: str | None) -> None:
-    text = json.dumps(report, indent=1)
-    if json_file == "-":
-        print(text)
-        return
-    if json_file is not None:
-        try:
-            Path(json_file).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {json_file}: {error.strerror}") from None
+def _show(report: dict) -> None:
     print(
         f"{report['draws']} draws of {report['length']} tokens, method {report['method']}, "
         f"budget {report['budget']}, rule {report['rule']}\n"
