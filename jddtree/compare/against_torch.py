@@ -68,7 +68,8 @@ def main(flags: argparse.Namespace) -> int:
     for folder in (flags.target, flags.drafter):
         if folder is not None and not is_published(folder):
             raise InputError(
-                f"{folder} is not a published folder (config.json, *.safetensors), which PyTorch needs"
+                f"{folder} is not a published folder (config.json, *.safetensors), which PyTorch needs: "
+                "`python -m jddtree.convert SRC DST --to hf` makes one"
             )
     python, write_json = _python_with_torch(flags.torch_python), json_writer(flags.json)
     engine = Engine.load(

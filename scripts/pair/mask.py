@@ -1,11 +1,14 @@
 """The drafter's mask token: an id that stands for a token not known yet, and that no text holds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from jddtree.config import KimiK2Config
 from jddtree.decoder import check_ids
 from jddtree.errors import InputError
 from jddtree.load import Pair
+from scripts.pair.documents import Documents
 
 
 def mask_token(pair: Pair, stops: Sequence[int], asked: int | None) -> int:
@@ -27,3 +30,16 @@ def mask_token(pair: Pair, stops: Sequence[int], asked: int | None) -> int:
     if not free:
         raise InputError("the target's tokenizer has no token to spare: name an id with --mask-token")
     return free[-1]
+
+
+def without(texts: Documents, mask: int, say: Callable[[str], None]) -> Documents:
+    """The texts that do not hold the mask token: a warm sample of a target may. Raises InputError when half
+    of them hold it.
+    """
+    holds = np.add.reduceat(texts.tokens == mask, texts.starts(), dtype=np.int64) > 0
+    if 2 * holds.sum() >= len(holds):
+        raise InputError(f"token {mask} is in the training text: name another one with --mask-token")
+    if not holds.any():
+        return texts
+    say(f"{holds.sum()} of {len(holds)} texts hold the mask token {mask} and are left out")
+    return texts.take(np.flatnonzero(~holds))

@@ -5,8 +5,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from jddtree.config import KimiK2Config, drafter_config, target_config
 from jddtree.errors import InputError
 from jddtree.load import Pair, load_pair
@@ -18,7 +16,7 @@ from scripts.pair.documents import ChatForm, Documents, Special, pack
 from scripts.pair.fit_drafter import Training, fit_drafter
 from scripts.pair.fit_target import Plan, fit_target, loss_by_kind
 from scripts.pair.judge import Judge
-from scripts.pair.mask import mask_token
+from scripts.pair.mask import mask_token, without
 from scripts.pair.mixture import held_out, judged_prompts, with_corpus
 from scripts.pair.publish import check_int4, shipped, shipped_drafter, write_json
 from scripts.pair.sizes import SIZES, Shape, Size, default_shape, drafter_json, target_json
@@ -134,8 +132,7 @@ def train_drafter(
     texts = kept if train is None else with_corpus(kept, train, args.corpus_share, args.seed)
     config, stops = pair.target.config, stops_of(pair)
     mask = mask_token(pair, stops, args.mask_token)
-    if np.any(texts.tokens == mask):
-        raise InputError(f"token {mask} is in the training text: name another one with --mask-token")
+    texts = without(texts, mask, say)
     usual = default_shape(config)
     shape = Shape(
         layers=args.layers or usual.layers,
