@@ -193,6 +193,7 @@ def decode_chunk(
     rounds: int,
 ) -> tuple[DecodeState, Report, Int[Array, ""]]:
     """Up to ``rounds`` rounds in one program, fewer once every row has finished. ``cancel`` ends rows first.
+    A single round is no loop.
 
     Returns the state, the rounds' reports ([rounds, ...] a leaf) and how many rounds ran.
     """
@@ -210,6 +211,9 @@ def decode_chunk(
         return done + 1, state, jax.tree.map(lambda all_, new: all_.at[done].set(new), reports, report)
 
     state = replace(state, reason=jnp.where(cancel, CANCELLED, state.reason))
+    if rounds == 1:
+        state, report = one(state)
+        return state, jax.tree.map(lambda leaf: leaf[None], report), jnp.int32(1)
     _, shapes = jax.eval_shape(one, state)
     reports = jax.tree.map(lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), shapes)
     done, state, reports = jax.lax.while_loop(unfinished, step, (jnp.int32(0), state, reports))

@@ -23,8 +23,10 @@ from pallas_kernels.dispatch import traced_kernels
 CHUNKS = (32, 256)
 """Prompt tokens a prefill program takes: few sizes, so that a new prompt length compiles nothing new."""
 
-ROUNDS = 8
-"""Rounds in one dispatch, between two looks of the host."""
+ROUNDS = {"cpu": 1}
+"""Rounds in one dispatch, between two looks of the host, by platform; 8 on others. On a CPU a dispatch costs little,
+and the compiler makes faster programs outside of loops.
+"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Decoder:
         slots: int,
         dtype: jnp.dtype,
         options: Options = GREEDY_ONLY,
-        rounds: int = ROUNDS,
+        rounds: int | None = None,
     ):
         self.method, self.rows, self.slots, self.options = method, rows, slots, options
         self.vocab_size, self.max_position = target.config.vocab_size, target.config.max_position
@@ -90,7 +92,8 @@ class Decoder:
         self._empty = jax.jit(partial(new_state, target, drafter, method, rows, slots, dtype))
         self._prefills: dict[int, jax.stages.Compiled] = {}
         self._chunk = self._compile(
-            partial(decode_chunk, rounds=rounds), jax.ShapeDtypeStruct((rows,), jnp.bool_)
+            partial(decode_chunk, rounds=rounds or ROUNDS.get(jax.default_backend(), 8)),
+            jax.ShapeDtypeStruct((rows,), jnp.bool_),
         )
 
     def compile_for(self, tasks: Sequence[Task]) -> None:
