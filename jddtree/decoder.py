@@ -24,8 +24,8 @@ CHUNKS = (32, 256)
 """Prompt tokens a prefill program takes: few sizes, so that a new prompt length compiles nothing new."""
 
 ROUNDS = {"cpu": 1}
-"""Rounds in one dispatch, between two looks of the host, by platform; 8 on others. On a CPU a dispatch costs little,
-and the compiler makes faster programs outside of loops.
+"""Rounds in one dispatch, between two looks of the host, by platform; 8 on others. On a CPU a dispatch costs
+little, and the compiler makes faster programs outside of loops.
 """
 
 

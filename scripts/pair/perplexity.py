@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from rich.console import Console
+from rich.progress import track
 
 from jddtree.models.target import Target
 from pallas_kernels.tree_attention.api import causal_mask
@@ -21,7 +23,7 @@ def perplexity_by_kind(
     run = jax.jit(_losses, static_argnames=("dtype",))
     starts = documents.starts()
     found = {}
-    for index, kind in enumerate(KINDS):
+    for index, kind in track(list(enumerate(KINDS)), "perplexity", console=Console(stderr=True)):
         chosen = np.flatnonzero((documents.kinds == index) & (documents.lengths <= width))[:texts]
         total, count = 0.0, 0
         for begin in range(0, len(chosen), rows):
