@@ -93,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             convert(flags.source, flags.destination, flags.to, flags.force, print)
         return 0
 
-    return exit_status(job, "interrupted; the same command continues a conversion to Orbax")
+    return exit_status(
+        job,
+        "interrupted; the same command goes on (to Orbax) or starts again (to published form)",
+    )
 
 
 def _check_destination(source: Path, destination: Path, force: bool) -> None:

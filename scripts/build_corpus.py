@@ -181,6 +181,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(arguments)
 
+    for name in ("problems", "code_bytes"):
+        if getattr(args, name) < 0:
+            raise InputError(f"--{name.replace('_', '-')} must be 0 or more, not {getattr(args, name)}")
+    if args.sources and not args.sources.is_dir():
+        raise InputError(f"{args.sources} is no folder: --sources is one that scripts.fetch_sources filled")
     held_out = set(_strings(json.loads(PROMPTS.read_text())))
     forbidden = {ngram for prompt in held_out for ngram in _ngrams(prompt)}
     forbidden |= benchmark_ngrams(args.benchmarks) if args.benchmarks else set()

@@ -67,6 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     named = args.target is not None and is_named(args.target)
     if not named and (args.target is None) != (args.drafter is None):
         raise InputError("pass both --target and --drafter, or neither")
+    held = Documents.load_part(args.data, "valid") if args.data else None
     engine = Engine.load(args.target, args.drafter, dtype=args.dtype, cache_dir=args.cache_dir)
     pair, by_kind = engine.pair, json.loads(args.prompts.read_text(encoding="utf-8"))
     cases = [
@@ -90,10 +91,10 @@ def main(arguments: list[str] | None = None) -> None:
         "perplexity": {},
         "different": differences(results, pair.dtype),
     }
-    if args.data:
+    if held is not None:
         report["perplexity"] = perplexity_by_kind(
             pair.target,
-            Documents.load_part(args.data, "valid"),
+            held,
             texts=args.perplexity_texts,
             rows=16,
             width=512,

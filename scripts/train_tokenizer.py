@@ -114,6 +114,8 @@ def write_tokenizer(folder: Path, ranks: list[bytes]) -> None:
 
 def _texts(path: Path, every: int) -> Iterator[str]:
     """Prompts and texts of one record in ``every``, and the role words that each chat holds."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: --corpus is a folder that scripts.build_corpus wrote")
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             if number % every == 0:

@@ -94,6 +94,8 @@ def main(flags: argparse.Namespace) -> int:
         "budget": flags.budget,
         "topk": flags.topk,
     }
+    with faults.injected(engine.pair, flags.inject, 1 + flags.budget):
+        pass  # refused before the long part
     theirs, about = run_torch(python, request)
     with faults.injected(engine.pair, flags.inject, 1 + flags.budget) as pair:
         changed = Engine(pair, method=engine.method.name, budget=flags.budget)
@@ -157,6 +159,8 @@ def run_torch(python: str, request: Mapping[str, Any]) -> tuple[list[stages.Stag
                 last = line.strip() or last
         if process.returncode:
             raise InputError(f"the PyTorch side failed: {last}")
+        if not answered.exists():
+            raise InputError(f"{python} ran and wrote nothing: name a Python interpreter with --torch-python")
         found: list[stages.Stages] = [{} for _ in request["prompts"]]
         with safe_open(answered, "np") as arrays:
             for name in arrays.keys():  # noqa: SIM118 - safe_open is no mapping

@@ -58,7 +58,10 @@ def _read(path: Path) -> list[Record] | Sweep:
     try:
         whole = json.loads(text)
     except ValueError:
-        return journal.read(path)
+        try:
+            return journal.read(path)
+        except InputError as error:
+            raise InputError(f"{path} is neither generate's JSON nor a sweep: {error}") from None
     if isinstance(whole, dict) and whole.get("kind") == "environment":
         raise InputError(f"{path} is a sweep without a finished cell")
     records = whole.get("outputs", [whole]) if isinstance(whole, dict) else None

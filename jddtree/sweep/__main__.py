@@ -37,6 +37,8 @@ def run(flags: argparse.Namespace, words: Sequence[str]) -> int:
     """Measure what is missing from the file, show the table, write the report. Raises InputError."""
     if flags.report is not None:
         report.require_matplotlib()
+        if flags.report.exists() and not flags.report.is_dir():
+            raise InputError(f"--report {flags.report} is a file: name a folder")
     if flags.source is not None:
         sweep = journal.read(flags.source)
     else:

@@ -49,7 +49,7 @@ class Plan:
         if self.rounds * self.round_steps > self.steps:
             raise InputError(
                 f"{self.rounds} rounds of {self.round_steps} steps against loops are more than all "
-                f"{self.steps} steps"
+                f"{self.steps} steps: lower --unlike-rounds or --unlike-steps (0 rounds: none)"
             )
 
     @property
@@ -124,6 +124,8 @@ def fit_target(
       InputError: ``state`` is of a run with other flags or data; too few rows.
     """
     special, width = train.form.special, blend.rows.tokens.shape[1]
+    if plan.rounds and plan.slots > width:
+        raise InputError(f"--unlike-slots {plan.slots} must be at most --width {width}")
     held = Prompts(valid, train.form, train.longest)
     params = init_target(config, plan.seed)
     moments = muon.start(params)
@@ -244,5 +246,6 @@ def loss_by_kind(
             positions[: part.stop - start] = rows.positions[part]
             losses, counts = _losses(config, params, tokens, positions, cudnn)
             total, count = total + float(losses), count + float(counts)
-        found[kind] = total / count
+        if count:  # else no document fits a row
+            found[kind] = total / count
     return found

@@ -265,3 +265,16 @@ def test_another_vocabulary_is_refused(home):
         train_target.main(
             ["--data", str(home / "data"), "--tokenizer", str(home / "tokenizer"), "--out", str(home / "no")]
         )
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "reason"),
+    [
+        (train_tokenizer, ["--corpus", "/nowhere", "--out", "a"], "/nowhere/train.jsonl does not exist"),
+        (build_corpus, ["--teacher", "a", "--out", "b", "--problems", "-1"], "--problems must be 0 or more"),
+        (build_corpus, ["--teacher", "a", "--out", "b", "--sources", "/nowhere"], "/nowhere is no folder"),
+    ],
+)
+def test_bad_input_is_refused_before_the_work(script, flags, reason):
+    with pytest.raises(InputError, match=reason):
+        script.main(flags)

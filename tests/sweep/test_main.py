@@ -135,6 +135,7 @@ def test_a_report_needs_no_models_and_says_what_is_inexact(measured, call, tmp_p
         (PAIR[2:], "--drafter needs the --target"),
         ([*PAIR, "--methods", "ar"], "the methods use no --drafter"),
         (["--from", "a"], "--from needs --report"),
+        (["--report", __file__], "is a file: name a folder"),
         (["--from", "/nowhere", "--report", "b"], "/nowhere cannot be read"),
         (["--prompts", "/nowhere"], "/nowhere cannot be read"),
         ([*PAIR], "has no tokenizer: give token ids"),

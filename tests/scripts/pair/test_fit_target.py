@@ -106,3 +106,11 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path, monkeypatch):
         fit(replace(PLAN, rate=1e-3), "stopped 2")
     with pytest.raises(InputError, match="more than all"):
         replace(PLAN, rounds=4)
+
+
+def test_a_kind_that_fits_no_row_has_no_loss():
+    long, short = ([1] * 20, 0, 0), ([1, 2, 3], 0, 1)
+    found = fit_target.loss_by_kind(
+        CONFIG, init_target(CONFIG, 0), Documents.of([long, short], 40), SIZE.special, 16, 2, False
+    )
+    assert list(found) == ["explain"]
