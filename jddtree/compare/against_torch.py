@@ -94,10 +94,8 @@ def main(flags: argparse.Namespace) -> int:
         "budget": flags.budget,
         "topk": flags.topk,
     }
-    with faults.injected(engine.pair, flags.inject, 1 + flags.budget):
-        pass  # refused before the long part
-    theirs, about = run_torch(python, request)
     with faults.injected(engine.pair, flags.inject, 1 + flags.budget) as pair:
+        theirs, about = run_torch(python, request)
         changed = Engine(pair, method=engine.method.name, budget=flags.budget)
         ours = list(_our_stages(changed, prompts, theirs, flags))
     found = list(compared(theirs, ours, flags.dtype))
