@@ -4,7 +4,7 @@ Any supported target serves. The drafter's size follows the target's unless flag
 token is one that no text holds. While it trains it is run in the real decoder a few times: tokens that a
 chain commits a round, and how often each slot is right. A stopped run goes on where it last saved its state.
 
-    python -m scripts.train_drafter --target FOLDER --answers FOLDER --out FOLDER [--data FOLDER] [--int4]
+    python -m scripts.train_drafter --target FOLDER --answers FOLDER... --out FOLDER [--data FOLDER] [--int4]
 """
 
 from pathlib import Path
@@ -18,7 +18,13 @@ from scripts.pair.publish import write_drafter, write_json
 def main(arguments: list[str] | None = None) -> None:
     parser = options.base(__doc__)
     parser.add_argument("--target", type=Path, required=True, help="published target folder")
-    parser.add_argument("--answers", type=Path, required=True, help="folder that scripts.write_answers wrote")
+    parser.add_argument(
+        "--answers",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="folders that scripts.write_answers or scripts.encode_texts wrote",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the drafter")
     parser.add_argument("--data", type=Path, nargs="+", help="folders with train.npz.xz to mix in")
     parser.add_argument("--save-every", type=int, default=1000, help="steps between two saved states")
@@ -30,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     pair = stages.open_target(args, args.target, say)
     train = stages.corpus(args, "train") if args.data else None
     state = args.out / "drafter.state"
-    raw, params, report = stages.train_drafter(args, pair, read_answers(args.answers), train, state, say)
+    raw, params, report = stages.train_drafter(args, pair, read_answers(*args.answers), train, state, say)
     write_drafter(args.out, raw, params, args.int4)
     write_json(args.out / "training.json", report)
     state.unlink(missing_ok=True)

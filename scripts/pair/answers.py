@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from jddtree.errors import InputError
 from jddtree.models.target import Target
 from scripts.pair.documents import Documents
+from scripts.pair.prompts import id_dtype
 from scripts.pair.resume import fingerprint, load, save
 from scripts.pair.writer import PLAIN, Writer
 
@@ -69,7 +70,6 @@ def write_answers(
             writer = Writer(target, [PLAIN], rows=rows, slots=slots, stop_ids=stop_ids)
         prompts = [documents.tokens[starts[i] : starts[i] + documents.prompts[i]].tolist() for i in batch]
         texts = writer.write(prompts, [PLAIN] * rows, warm[number].tolist(), seed=(amount.seed, number))
-        wide = target.config.vocab_size > 1 << 16
         answers = Documents.of(
             (
                 (
@@ -80,7 +80,7 @@ def write_answers(
                 for prompt, text, i in zip(prompts, texts, batch, strict=True)
             ),
             slots,
-            np.uint32 if wide else np.uint16,
+            id_dtype(target.config),
         )
         save(file, mark, number, {name: getattr(answers, name) for name in FIELDS})
         written += int(np.sum(answers.lengths - answers.prompts))
@@ -91,10 +91,21 @@ def write_answers(
     return read_answers(folder)
 
 
-def read_answers(folder: Path) -> Documents:
-    """What `write_answers` wrote. Raises InputError when there is nothing."""
-    files = sorted(folder.glob("answers-*.safetensors"))
-    if not files:
-        raise InputError(f"{folder} holds no answers: run scripts.write_answers first")
+def save_texts(texts: Documents, folder: Path) -> None:
+    """Keep texts as one batch of answers. Raises InputError when there are none."""
+    if not len(texts.lengths):
+        raise InputError("no text is left: is every line without prompt or text, or too long?")
+    arrays = {name: getattr(texts, name) for name in FIELDS}
+    save(folder / "answers-0000.safetensors", fingerprint({}, *arrays.values()), 0, arrays)
+
+
+def read_answers(*folders: Path) -> Documents:
+    """What `write_answers` wrote. Raises InputError when a folder holds nothing."""
+    files: list[Path] = []
+    for folder in folders:
+        found = sorted(folder.glob("answers-*.safetensors"))
+        if not found:
+            raise InputError(f"{folder} holds no answers: run scripts.write_answers first")
+        files += found
     parts = [load_file(file) for file in files]
     return Documents(*(np.concatenate([part[name] for part in parts]) for name in FIELDS))

@@ -16,7 +16,7 @@ from jddtree.config import DFlashConfig
 from jddtree.models.dflash import DFlash
 from jddtree.models.drafter import Drafter
 from jddtree.models.layers import rms_norm, rope_tables, rotate_halves
-from jddtree.models.target import Target
+from jddtree.models.target import Pass, Target
 from pallas_kernels.tree_attention.api import pack_mask
 from scripts.pair.target import attend, same_document
 
@@ -56,15 +56,15 @@ def as_model(config: DFlashConfig, params: Params) -> Drafter:
     return jax.tree.unflatten(jax.tree.structure(model), [params[path] for path, _ in array_paths(model)])
 
 
-def target_features(
+def target_pass(
     target: Target, tokens: Int[Array, "B T"], positions: Int[Array, "B T"], taps: tuple[int, ...]
-) -> Float[Array, "B T FM"]:
-    """Features of packed rows; every document sees itself alone."""
+) -> Pass:
+    """The target over packed rows; every document sees itself alone."""
     rows, width = tokens.shape
     mask = pack_mask(same_document(positions) & jnp.tri(width, dtype=bool))
     dtype = jax.eval_shape(target.embed, tokens).dtype
     empty, nothing = target.new_cache(rows, 1, dtype), jnp.zeros(rows, jnp.int32)
-    return target(tokens, positions, jnp.ones(tokens.shape, bool), mask, empty, nothing, taps).features
+    return target(tokens, positions, jnp.ones(tokens.shape, bool), mask, empty, nothing, taps)
 
 
 def choose_anchors(
@@ -153,3 +153,9 @@ def labels(
     anchor_position = jnp.take_along_axis(positions, anchors, axis=1)[..., None]
     # A later document starts again at 0, so only the anchor's own document goes on counting.
     return tokens[rows, at], inside & (positions[rows, at] == anchor_position + jnp.arange(1, depth + 1))
+
+
+def told(hidden: Float[Array, "B T M"], anchors: Int[Array, "B A"], depth: int) -> Float[Array, "B A D M"]:
+    """What the target's head reads where it predicts the D tokens after every anchor."""
+    at = jnp.minimum(anchors[..., None] + jnp.arange(depth), hidden.shape[1] - 1)
+    return hidden[jnp.arange(hidden.shape[0])[:, None, None], at]

@@ -21,9 +21,11 @@ from scripts.pair.drafter import (
     choose_anchors,
     init_drafter,
     labels,
-    target_features,
+    target_pass,
+    told,
 )
 from scripts.pair.loss import block_loss
+from scripts.pair.publish import shipped_drafter
 from scripts.pair.resume import fingerprint, load, save
 
 REPORT_EVERY = 200
@@ -33,7 +35,8 @@ Say = Callable[[str], None]
 @dataclass(frozen=True)
 class Training:
     """``steps`` batches of ``batch`` rows with ``anchors`` new random blocks each, at most at learning rate
-    ``rate``. loss: one of `scripts.pair.loss.LOSSES`. dtype: to compute in; parameters are float32.
+    ``rate``. loss: one of `scripts.pair.loss.LOSSES`. dtype: to compute in; parameters are float32. int4: the
+    matrices will be published as INT4, so each step computes with what they round to.
     """
 
     steps: int
@@ -43,6 +46,7 @@ class Training:
     loss: str
     seed: int
     dtype: str
+    int4: bool
 
     @property
     def cudnn(self) -> bool:
@@ -61,14 +65,22 @@ def loss_of(
     training: Training,
 ) -> jax.Array:
     """The loss over random blocks of packed rows ([B, T] each, see `documents.Rows`)."""
+    if training.int4:
+        # The gradient passes the rounding as if it were not there.
+        params = jax.tree.map(
+            lambda value, seen: value + jax.lax.stop_gradient(seen - value),
+            params,
+            shipped_drafter(params, True),
+        )
     cast = {name: value.astype(training.dtype) for name, value in params.items()}
-    features = jax.lax.stop_gradient(target_features(target, tokens, positions, config.target_layers))
+    passed = jax.lax.stop_gradient(target_pass(target, tokens, positions, config.target_layers))
     anchors, real = choose_anchors(answer, positions, training.anchors, key)
-    right, exists = labels(tokens, positions, anchors, config.block_size - 1)
+    depth = config.block_size - 1
+    right, exists = labels(tokens, positions, anchors, depth)
     exists &= real[..., None]
-    hidden = block_hidden(config, cast, target, features, tokens, positions, anchors, training.cudnn)
-    hidden, right, exists = (x.reshape(-1, *x.shape[2:]) for x in (hidden, right, exists))
-    return block_loss(target, hidden, right, exists, training.loss)
+    hidden = block_hidden(config, cast, target, passed.features, tokens, positions, anchors, training.cudnn)
+    blocks = hidden, told(passed.hidden, anchors, depth), right, exists
+    return block_loss(target, *(x.reshape(-1, *x.shape[2:]) for x in blocks), training.loss)
 
 
 def fit_drafter(

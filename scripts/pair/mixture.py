@@ -1,10 +1,12 @@
 """The texts a drafter learns from: the target's answers and a share of the corpus."""
 
 import zlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scripts.pair.documents import Documents
+from jddtree.errors import InputError
+from scripts.pair.documents import KINDS, Documents
 
 HELD_ONE_IN = 50
 JUDGED = 16
@@ -43,3 +45,24 @@ def with_corpus(answers: Documents, corpus: Documents, share: float, seed: int) 
     wanted = answers.lengths.sum() * share / (1 - share)
     count = int(np.searchsorted(np.cumsum(corpus.lengths[chats]), wanted)) + 1
     return answers.joined(corpus.take(chats[:count]))
+
+
+def shares_of(pairs: Sequence[str]) -> dict[str, float]:
+    """From KIND=SHARE texts. Raises InputError for an unknown kind or a share that is not between 0 and 1."""
+    found = {}
+    for pair in pairs:
+        kind, _, share = pair.partition("=")
+        try:
+            found[kind] = float(share)
+        except ValueError:
+            found[kind] = -1.0
+        if kind not in KINDS or not 0 <= found[kind] <= 1:
+            raise InputError(f"{pair!r} is not KIND=SHARE with a share from 0 to 1 and a kind of {KINDS}")
+    return found
+
+
+def thinned(prompts: Documents, shares: Mapping[str, float], seed: int) -> Documents:
+    """The documents, of some kinds only a random share."""
+    share = np.array([shares.get(kind, 1.0) for kind in KINDS])[prompts.kinds]
+    kept = np.random.default_rng(seed + 2).random(len(share)) < share
+    return prompts if kept.all() else prompts.take(np.flatnonzero(kept))

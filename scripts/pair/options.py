@@ -72,9 +72,21 @@ def add_target(to: argparse.ArgumentParser) -> None:
 
 def add_answers(to: argparse.ArgumentParser) -> None:
     """Flags of writing answers."""
-    to.add_argument("--answer-batches", type=int, default=36)
+    to.add_argument("--answer-batches", type=int, default=72)
     to.add_argument("--answer-rows", type=int, default=4096, help="texts written at once")
     to.add_argument("--answer-slots", type=int, default=384, help="longest text, prompt included")
+    add_keep(to)
+
+
+def add_keep(to: argparse.ArgumentParser) -> None:
+    """The flag for leaving prompts out by kind."""
+    to.add_argument(
+        "--keep",
+        nargs="*",
+        default=[],
+        metavar="KIND=SHARE",
+        help="share of a kind to use; default: all of it",
+    )
 
 
 def add_drafter(to: argparse.ArgumentParser) -> None:

@@ -1,12 +1,14 @@
-"""Prompts from text files, in the chat form of a target."""
+"""Prompts and answers from text files, in the chat form of a target."""
 
 import json
-from collections.abc import Iterator, Sequence
+import lzma
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from jddtree.chat import ChatTemplate, load_template, render
+from jddtree.config import TargetConfig
 from jddtree.errors import InputError
 from jddtree.load import Pair
 from jddtree.tokenizer import Tokenizer
@@ -50,34 +52,65 @@ def encoded_prompts(files: Sequence[Path], pair: Pair) -> Documents:
 
     Raises InputError for a line of another form, and for a target without tokenizer or chat template.
     """
-    template = load_template(pair.checkpoint.folder)
-    if pair.tokenizer is None or template is None:
-        raise InputError(f"{pair.checkpoint.folder} has no tokenizer or no chat template")
-    frame = ChatFrame(pair.tokenizer, template)
+    frame, _ = _frame(pair)
 
     def encoded() -> Iterator[tuple[list[int], int, int]]:
-        for kind, prompt in _records(files):
+        for kind, prompt, _ in _records(files, "prompt"):
             ids = frame.encode(prompt)
             yield ids, len(ids), kind
 
-    wide = pair.target.config.vocab_size > 1 << 16
-    return Documents.of(encoded(), pair.target.config.max_position, np.uint32 if wide else np.uint16)
+    return Documents.of(encoded(), pair.target.config.max_position, id_dtype(pair.target.config))
 
 
-def _records(files: Sequence[Path]) -> Iterator[tuple[int, str]]:
-    """(kind's index, prompt) of every line."""
+def encoded_texts(
+    files: Sequence[Path], pair: Pair, stop: int, longest: int, shares: Mapping[str, float], seed: int
+) -> Documents:
+    """Documents of the files' lines {"kind", "prompt", "text"}: prompt, text, the token ``stop``. What is
+    longer than ``longest`` ids, or has no prompt or no text, is left out, and so is what is not in the random
+    share of its kind.
+
+    Raises InputError as `encoded_prompts`.
+    """
+    frame, tokenizer = _frame(pair)
+    rng = np.random.default_rng(seed)
+
+    def encoded() -> Iterator[tuple[list[int], int, int]]:
+        for kind, prompt, text in _records(files, "prompt", "text"):
+            if text and rng.random() < shares.get(KINDS[kind], 1.0):
+                ids = frame.encode(prompt)
+                yield [*ids, *tokenizer.encode(text, specials=False), stop], len(ids), kind
+
+    return Documents.of(encoded(), longest, id_dtype(pair.target.config))
+
+
+def id_dtype(config: TargetConfig) -> type[np.unsignedinteger]:
+    """The smallest type of `Documents` for a target's ids."""
+    return np.uint32 if config.vocab_size > 1 << 16 else np.uint16
+
+
+def _frame(pair: Pair) -> tuple[ChatFrame, Tokenizer]:
+    template = load_template(pair.checkpoint.folder)
+    if pair.tokenizer is None or template is None:
+        raise InputError(f"{pair.checkpoint.folder} has no tokenizer or no chat template")
+    return ChatFrame(pair.tokenizer, template), pair.tokenizer
+
+
+def _records(files: Sequence[Path], *fields: str) -> Iterator[tuple[int, str, str]]:
+    """(kind's index, prompt, text) of every line with a prompt; without the field "text" it is empty."""
     for file in files:
         try:
-            lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
+            with lzma.open(file) if file.suffix == ".xz" else file.open("rb") as opened:
+                lines = opened.read().decode().rstrip("\n").split("\n")
+        except (OSError, UnicodeDecodeError, lzma.LZMAError) as error:
             raise InputError(f"{file} cannot be read: {error}") from error
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
-                kind, prompt = KINDS.index(record["kind"]), record["prompt"].strip()
+                kind, prompt, *text = KINDS.index(record["kind"]), *(record[f].strip() for f in fields)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InputError(
-                    f'{file}, line {number}: not an object with "prompt" and a "kind" of {", ".join(KINDS)}'
+                    f"{file}, line {number}: not an object with {' and '.join(fields)} and a kind of "
+                    f"{', '.join(KINDS)}"
                 ) from error
             if prompt:
-                yield kind, prompt
+                yield kind, prompt, "".join(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jddtree.config import KimiK2Config, drafter_config, target_config
 from jddtree.errors import InputError
-from jddtree.load import Pair, load_pair
+from jddtree.load import Pair, load_pair, pair_places
 from jddtree.tokenizer import load_tokenizer, stop_ids
 from scripts.pair import options
 from scripts.pair.answers import Amount, write_answers
@@ -17,7 +17,7 @@ from scripts.pair.fit_drafter import Training, fit_drafter
 from scripts.pair.fit_target import Plan, fit_target, loss_by_kind
 from scripts.pair.judge import Judge
 from scripts.pair.mask import mask_token, without
-from scripts.pair.mixture import held_out, judged_prompts, with_corpus
+from scripts.pair.mixture import held_out, judged_prompts, shares_of, thinned, with_corpus
 from scripts.pair.publish import check_int4, shipped, shipped_drafter, write_json
 from scripts.pair.sizes import SIZES, Shape, Size, default_shape, drafter_json, target_json
 from scripts.pair.target import Params, rounded
@@ -107,7 +107,8 @@ def judge_target(
 
 
 def open_target(args: argparse.Namespace, folder: Path, say: Say) -> Pair:
-    """A published target of any supported family, frozen, in the type to compute in."""
+    """A published or named target of any supported family, frozen, in the type to compute in."""
+    folder, _ = pair_places(folder, None)
     return load_pair(folder, None, dtype=options.dtype_of(args).name, cache_dir=args.cache_dir, say=say)
 
 
@@ -118,6 +119,7 @@ def stops_of(pair: Pair) -> list[int]:
 
 def answer(args: argparse.Namespace, pair: Pair, prompts: Documents, folder: Path, say: Say) -> Documents:
     """Texts that the target, as shipped, writes to prompts, kept in ``folder``."""
+    prompts = thinned(prompts, shares_of(args.keep), args.seed)
     amount = Amount(args.answer_batches, args.answer_rows, args.answer_slots, args.seed)
     return write_answers(pair.target, prompts, stops_of(pair), amount, folder, say)
 
@@ -125,8 +127,8 @@ def answer(args: argparse.Namespace, pair: Pair, prompts: Documents, folder: Pat
 def train_drafter(
     args: argparse.Namespace, pair: Pair, answers: Documents, train: Documents | None, state: Path, say: Say
 ) -> tuple[dict, Params, dict]:
-    """Its config.json, float32 parameters, and what they get right in the decoder: `drafter` as trained,
-    `drafter_shipped` as published. ``train``: a corpus to mix in. ``state``: the file to go on from.
+    """Its config.json, float32 parameters, and under `drafter` what they get right in the decoder, as
+    published. ``train``: a corpus to mix in. ``state``: the file to go on from.
     """
     kept, held = held_out(answers)
     texts = kept if train is None else with_corpus(kept, train, args.corpus_share, args.seed)
@@ -158,6 +160,7 @@ def train_drafter(
         args.loss,
         args.seed,
         pair.dtype,
+        args.int4,
     )
     prompts = judged_prompts(held, args.seed)
     judge = Judge(pair.target, drafter, prompts, stops, options.dtype_of(args))
@@ -168,12 +171,10 @@ def train_drafter(
         training,
         state=state,
         save_every=args.save_every,
-        judge=judge,
+        judge=lambda params: judge(shipped_drafter(params, args.int4)),
         judge_every=args.judge_every or max(1, args.drafter_steps // 3),
         say=say,
     )
-    report = {}
-    for name, those in {"drafter": params, "drafter_shipped": shipped_drafter(params, args.int4)}.items():
-        report[name] = judge(those)
-        say(f"{name} in the decoder: {json.dumps(report[name])}")
+    report = {"drafter": judge(shipped_drafter(params, args.int4))}
+    say(f"in the decoder: {json.dumps(report['drafter'])}")
     return raw, params, report

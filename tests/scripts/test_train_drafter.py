@@ -80,7 +80,7 @@ def test_an_int4_drafter_loads_and_computes_what_was_published(home, monkeypatch
     monkeypatch.setattr(train_drafter, "write_drafter", write_drafter)
     train(home, "--out", str(home / "int4"), "--int4", "--judge-every", "2")
     report = json.loads((home / "int4" / "training.json").read_text())
-    assert set(report) == {"drafter", "drafter_shipped"}
+    assert set(report) == {"drafter"}
     assert not (home / "int4" / "drafter.state").exists()
     packed = load_file(home / "int4" / "model.safetensors")
     assert packed["layers.0.mlp.down_proj.weight_shape"].tolist() == [32, 32]

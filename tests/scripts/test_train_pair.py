@@ -161,7 +161,7 @@ def test_report_has_losses_and_slots(pair):
     assert all(abs(report["loss_int4"][kind] - report["loss_float"][kind]) < 0.1 for kind in kinds)
     assert report["answers"]["texts"] == 16
     assert len(report["drafter"]["slots"]) == 3
-    assert 1 <= report["drafter_shipped"]["committed"] <= 4
+    assert 1 <= report["drafter"]["committed"] <= 4
 
 
 def test_model_card_gets_the_run(pair, tmp_path):

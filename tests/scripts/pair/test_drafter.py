@@ -16,7 +16,8 @@ from scripts.pair.drafter import (
     choose_anchors,
     init_drafter,
     labels,
-    target_features,
+    target_pass,
+    told,
 )
 from tests import tiny
 
@@ -67,7 +68,7 @@ def test_equals_the_decoding_model(weights):
 @pytest.mark.parametrize("raw", [tiny.QWEN3, tiny.KIMI], ids=["qwen3", "kimi"])
 def test_features_of_a_packed_document_are_those_of_it_alone(raw):
     target = tiny.target(raw)
-    packed = target_features(target, TOKENS, POSITIONS, (0, 1))
+    packed = target_pass(target, TOKENS, POSITIONS, (0, 1)).features
     empty, nothing = target.new_cache(1, 1, jnp.dtype(jnp.float32)), jnp.zeros(1, jnp.int32)
     valid = jnp.ones((1, 11), bool)
     alone = target(TOKENS[:, 9:20], POSITIONS[:, 9:20], valid, causal_mask(11), empty, nothing, (0, 1))
@@ -97,6 +98,13 @@ def test_labels_are_the_tokens_at_the_blocks_own_positions():
     np.testing.assert_array_equal(right[0, 0], TOKENS[0, 14 : 14 + DEPTH])
     np.testing.assert_array_equal(right[0, 1], TOKENS[0, 4 : 4 + DEPTH])
     np.testing.assert_array_equal(exists[0], [[True] * DEPTH, [True] * DEPTH, [True] + [False] * (DEPTH - 1)])
+
+
+def test_labels_are_told_by_the_token_before_each():
+    hidden = jnp.arange(POSITIONS.shape[1], dtype=jnp.float32)[None, :, None]
+    found = told(hidden, ANCHORS, DEPTH)[0, :, :, 0]
+    np.testing.assert_array_equal(found[0], 13 + np.arange(DEPTH))
+    np.testing.assert_array_equal(found[1], 3 + np.arange(DEPTH))
 
 
 def test_anchors_are_answer_tokens_that_something_follows():

@@ -14,7 +14,9 @@ from tests import tiny
 TARGET = tiny.QWEN3 | {"num_hidden_layers": 1}
 RAW = drafter_json(TARGET, target_config(TARGET), Shape(1, 4, (0,), 2, 1, 16, width=32), mask=49)
 CONFIG = drafter_config(RAW)
-TRAINING = Training(steps=6, batch=2, anchors=5, rate=4e-3, loss="expected-length", seed=0, dtype="float32")
+TRAINING = Training(
+    steps=6, batch=2, anchors=5, rate=4e-3, loss="expected-length", seed=0, dtype="float32", int4=False
+)
 
 
 @pytest.fixture(scope="module")

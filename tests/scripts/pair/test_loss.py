@@ -36,21 +36,24 @@ def test_without_smoothing_they_are_the_expected_lengths_gradient(monkeypatch):
 @pytest.mark.parametrize("kind", LOSSES)
 def test_in_parts_and_whole_give_the_weighted_mean(kind, monkeypatch):
     target = tiny.target(tiny.QWEN3)
-    hidden = jax.random.normal(jax.random.key(0), (3, 4, 32))
+    hidden, told = jax.random.normal(jax.random.key(0), (2, 3, 4, 32))
     right = jax.random.randint(jax.random.key(1), (3, 4), 0, 50)
 
     def of(hidden) -> jax.Array:
-        return block_loss(target, hidden, right, jnp.asarray(EXISTS), kind)
+        return block_loss(target, hidden, told, right, jnp.asarray(EXISTS), kind)
 
     whole, slope = jax.value_and_grad(of)(hidden)
     monkeypatch.setattr(loss, "LOGIT_BYTES", 4 * 50 * 4)  # one block
     parts, again = jax.value_and_grad(of)(hidden)
-    logs = jax.nn.log_softmax(target.logits(hidden))
-    logs = np.take_along_axis(np.asarray(logs), np.asarray(right)[..., None], axis=-1)[..., 0]
+    every = np.asarray(jax.nn.log_softmax(target.logits(hidden)))
+    logs = np.take_along_axis(every, np.asarray(right)[..., None], axis=-1)[..., 0]
+    soft = np.sum(np.asarray(jax.nn.softmax(target.logits(told))) * every, axis=-1)
     weights = exponential_weights(jnp.asarray(EXISTS))
     if kind == "expected-length":
         weights = expected_length_weights(jnp.exp(logs), jnp.asarray(EXISTS))
-    assert float(whole) == pytest.approx(float(np.sum(-logs * weights) / np.sum(weights)), rel=1e-5)
+    assert float(whole) == pytest.approx(
+        float(np.sum(-(logs + soft) / 2 * weights) / np.sum(weights)), rel=1e-5
+    )
     assert float(parts) == pytest.approx(float(whole), rel=1e-5)
     np.testing.assert_allclose(again, slope, atol=1e-6)
     assert not np.any(slope[2])

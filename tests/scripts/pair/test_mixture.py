@@ -1,9 +1,11 @@
 """Which answers are learnt from and which are judged by."""
 
 import numpy as np
+import pytest
 
+from jddtree.errors import InputError
 from scripts.pair.documents import Documents
-from scripts.pair.mixture import held_out, judged_prompts, with_corpus
+from scripts.pair.mixture import held_out, judged_prompts, shares_of, thinned, with_corpus
 
 
 def answers(count: int) -> Documents:
@@ -39,3 +41,14 @@ def test_the_corpus_gets_its_share():
     share = 1 - answers(600).lengths.sum() / mixed.lengths.sum()
     assert abs(share - 0.25) < 0.01
     assert np.all(mixed.prompts > 0)
+
+
+def test_a_share_of_a_kind_is_kept():
+    kept = thinned(answers(2000), shares_of(["explain=0.25", "chat=0"]), seed=0)
+    counts = np.bincount(kept.kinds, minlength=4)
+    assert counts[0] == counts[3] == 1500
+    assert 300 < counts[1] < 450
+    assert counts[2] == 0
+    for wrong in ("tales=0.5", "story", "story=2"):
+        with pytest.raises(InputError, match="KIND=SHARE"):
+            shares_of([wrong])

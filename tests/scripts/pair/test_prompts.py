@@ -1,12 +1,17 @@
 """Prompts in the chat form of a target."""
 
+import json
+import lzma
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from jddtree.chat import encode_chat, load_template
 from jddtree.errors import InputError
 from jddtree.load import BUNDLED
 from jddtree.tokenizer import load_tokenizer
-from scripts.pair.prompts import ChatFrame
+from scripts.pair.prompts import ChatFrame, encoded_texts
 
 
 def test_a_frame_encodes_as_the_template_does():
@@ -27,3 +32,30 @@ def test_a_template_that_changes_words_is_refused(tmp_path):
     assert template is not None
     with pytest.raises(InputError, match="changes or repeats"):
         ChatFrame(tokenizer, template)
+
+
+def test_texts_end_with_the_stop_and_are_thinned_by_kind(tmp_path):
+    lines = [
+        {"kind": kind, "prompt": f"Say {i}.", "text": f"{i}"}
+        for i in range(40)
+        for kind in ("story", "maths")
+    ]
+    lines += [
+        {"kind": "story", "prompt": "", "text": "no prompt"},
+        {"kind": "story", "prompt": "x", "text": ""},
+    ]
+    file = tmp_path / "texts.jsonl.xz"
+    file.write_bytes(lzma.compress("\n".join(map(json.dumps, lines)).encode()))
+    folder = BUNDLED / "k2-mini"
+    checkpoint = SimpleNamespace(folder=folder)
+    config = SimpleNamespace(vocab_size=6144)
+    pair = SimpleNamespace(
+        checkpoint=checkpoint, tokenizer=load_tokenizer(folder), target=SimpleNamespace(config=config)
+    )
+    found = encoded_texts([file], pair, 5890, 64, {"maths": 0.5}, seed=0)
+    kinds = np.bincount(found.kinds, minlength=5)
+    assert kinds[0] == 40
+    assert 10 < kinds[4] < 30
+    first = found.tokens[: found.lengths[0]].tolist()
+    assert first[-1] == 5890
+    assert pair.tokenizer.decode(first[found.prompts[0] : -1]) == "0"
