@@ -14,6 +14,7 @@ from jddtree import sampling as policy
 from jddtree.pytree import pytree_dataclass
 from jddtree.sampling import Mode, Sampling
 from jddtree.tree import Tree
+from pallas_kernels.tree_attention.reference import unpack_mask
 
 RULES = ("follow", "target-only")
 
@@ -92,29 +93,22 @@ def _target_only(
 
 
 def follow(tree: Tree, target_tokens: Int[Array, "B N"], depth: int) -> Path:
-    """From the root, go to the child that carries the target's token for as long as there is one.
+    """From the root, to the child that carries the target's token for as long as there is one.
 
-    ``target_tokens`` is the target's choice after every slot; ``depth`` (static) bounds the walk. The
+    ``target_tokens`` is the target's choice after every slot; ``depth`` (static) bounds the path. The
     target's token at the last slot of the path is the bonus token.
     """
-    parents = jnp.maximum(tree.parents, 0)
-    wanted = jnp.take_along_axis(target_tokens, parents, axis=1)
-    agrees = (tree.parents >= 0) & (tree.tokens == wanted)
-
-    def step(at, _):
-        child = agrees & (tree.parents == at[:, None])
-        found = jnp.any(child, axis=1)
-        # -2 is nobody's parent, so a walk that has stopped stays stopped.
-        following = jnp.where(found, jnp.argmax(child, axis=1).astype(jnp.int32), -2)
-        return following, following
-
-    start = jnp.zeros(tree.count.shape, jnp.int32)
-    _, walked = jax.lax.scan(step, start, None, length=depth)
-    slots = jnp.concatenate([start[:, None], walked.T], axis=1)
-    on_path = slots >= 0
-    slots = jnp.where(on_path, slots, 0)
-    tokens = jnp.where(on_path, jnp.take_along_axis(target_tokens, slots, axis=1), 0)
-    return Path(slots, jnp.sum(on_path, axis=1, dtype=jnp.int32), tokens)
+    wanted = jnp.take_along_axis(target_tokens, jnp.maximum(tree.parents, 0), axis=1)
+    number = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
+    agrees = (number == 0) | ((tree.parents >= 0) & (tree.tokens == wanted))
+    # Children of a node hold different tokens, so those who agree up to the root are one path.
+    on_path = jnp.all(agrees[:, None, :] | ~unpack_mask(tree.ancestors, number.size), axis=-1)
+    at = jnp.arange(depth + 1, dtype=jnp.int32)
+    here = on_path[:, None, :] & (tree.depths[:, None, :] == at[:, None])
+    slots = jnp.sum(jnp.where(here, number, 0), axis=-1, dtype=jnp.int32)
+    count = jnp.sum(here, axis=(1, 2), dtype=jnp.int32)
+    tokens = jnp.where(at < count[:, None], jnp.take_along_axis(target_tokens, slots, axis=1), 0)
+    return Path(slots, count, tokens)
 
 
 def _margins(scores: Array, picked: Array) -> Array:

@@ -3,10 +3,11 @@ section 3).
 
 Slot 0 is the root (the anchor); slot i is the node selected i-th, so a parent's slot is smaller than its
 children's. Scores are sums of log-probabilities, never positive, so a parent never scores below its child.
-That allows a build in one sweep over the depths: keep the best ``budget`` prefixes of a depth, extend them by
-the next depth's tokens, and select the best ``budget`` of all depths at the end. Ties go to the smaller tuple
-of token ranks from the root, a prefix before its extension. The result is the tree that a heap would build
-node by node.
+That allows to list the prefixes that a small tree can hold before any score is known (`jddtree.prefixes`),
+and to build a large one in a sweep over the depths: keep the best ``budget`` prefixes of a depth, extend them
+by the next depth's tokens, and select the best ``budget`` of all depths at the end. Ties go to the smaller
+tuple of token ranks from the root, a prefix before its extension. The result is the tree that a heap would
+build node by node.
 """
 
 from functools import partial
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from jddtree.prefixes import Prefixes, listed
 from jddtree.pytree import pytree_dataclass
 from pallas_kernels.top_k.api import top_k
 from pallas_kernels.tree_attention.api import pack_mask
@@ -85,8 +87,12 @@ def build_from_top(
     )
     log_probs = jnp.where(allowed & jnp.isfinite(log_probs), log_probs, -jnp.inf)
     # Path sums in float32 would reorder nodes closer than about 1e-6; a build is small enough for float64.
+    prefixes = listed(budget, depth, width)
     with jax.enable_x64(True):
-        selected = jax.vmap(partial(_select, budget=budget))(log_probs)
+        if prefixes is None:
+            selected = jax.vmap(partial(_sweep, budget=budget))(log_probs)
+        else:
+            selected = _select(log_probs, prefixes, budget)
     parents, depths, ranks, count = selected
     # Nodes are in order of selection, so the first few are the best tree of so few nodes.
     count = jnp.minimum(count, row_budget)
@@ -98,10 +104,34 @@ def build_from_top(
     return _assemble(anchor, node_tokens, parents, depths, count, depth)
 
 
-def _select(log_probs: Float[Array, "D C"], *, budget: int):
-    """One row's nodes in selection order: parent slots, depths, ranks (int32 [budget]) and how many there
-    are.
+def _select(log_probs: Float[Array, "B D C"], prefixes: Prefixes, budget: int):
+    """The rows' nodes in selection order: parent slots, depths, ranks (int32 [B, budget]) and how many there
+    are [B]. Takes the best of all prefixes; of equal ones the first in the list.
     """
+    ended = jnp.zeros((*log_probs.shape[:2], 1), jnp.float64)
+    steps = jnp.concatenate([log_probs.astype(jnp.float64), ended], axis=-1)
+    scores = jnp.zeros((log_probs.shape[0], len(prefixes.last)), jnp.float64)
+    for level, ranks in enumerate(prefixes.ranks):
+        scores = scores + steps[:, level, ranks]
+    missing = max(budget - len(prefixes.last), 0)
+    scores = jnp.pad(scores, ((0, 0), (0, missing)), constant_values=-jnp.inf)
+    best, chosen = jax.lax.top_k(scores, budget)
+    used = jnp.isfinite(best)
+    chosen = jnp.minimum(chosen, len(prefixes.last) - 1).astype(jnp.int32)
+    above = jnp.asarray(prefixes.parents)[chosen]
+    is_parent = (above[:, :, None] == chosen[:, None, :]) & used[:, None, :]
+    places = jnp.arange(1, budget + 1, dtype=jnp.int32)
+    slots = jnp.sum(jnp.where(is_parent, places, 0), axis=-1, dtype=jnp.int32)  # 0, the root: no parent
+    return (
+        jnp.where(used, slots, -1),
+        jnp.where(used, jnp.asarray(prefixes.depths)[chosen], 0),
+        jnp.where(used, jnp.asarray(prefixes.last)[chosen], 0),
+        jnp.sum(used, axis=-1, dtype=jnp.int32),
+    )
+
+
+def _sweep(log_probs: Float[Array, "D C"], *, budget: int):
+    """`_select` for one row and any budget, a depth at a time."""
     depth, width = log_probs.shape
     # The i-th best parent's j-th token can be among the best ``budget`` only if (i + 1)(j + 1) <= budget.
     pairs = [(i, j) for i in range(budget) for j in range(min(width, budget // (i + 1)))]
@@ -201,13 +231,18 @@ def _assemble(anchor: Array, tokens: Array, parents: Array, depths: Array, count
     tokens = jnp.concatenate([anchor[:, None], jnp.where(used, tokens, 0)], axis=1)
     parents = jnp.concatenate([jnp.full((rows, 1), -1, jnp.int32), parents], axis=1)
     depths = jnp.concatenate([jnp.zeros((rows, 1), jnp.int32), depths], axis=1)
-    slots = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    return Tree(tokens, parents, depths, count, ancestor_bits(parents, depth))
+
+
+def ancestor_bits(parents: Int[Array, "B N"], depth: int) -> UInt32[Array, "B N W"]:
+    """`Tree.ancestors` of a tree of at most ``depth`` levels below the root."""
+    slots = jnp.arange(parents.shape[1], dtype=jnp.int32)
     at = jnp.broadcast_to(slots, parents.shape)
     visible = slots == at[:, :, None]
     for _ in range(depth):
         at = jnp.where(at >= 0, jnp.take_along_axis(parents, jnp.maximum(at, 0), axis=1), -1)
         visible = visible | (slots == at[:, :, None])
-    return Tree(tokens, parents, depths, count, pack_mask(visible))
+    return pack_mask(visible)
 
 
 def first_child_next_sibling(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jddtree.accept import follow
 from jddtree.tree import Tree
 from pallas_kernels.tree_attention.api import pack_mask
+from tests.oracles.heap_tree import ancestors
 from tests.oracles.walk import walk
 
 SLOTS, DEPTH, VOCAB = 14, 4, 5
@@ -53,8 +54,11 @@ def test_every_row_goes_where_the_oracle_goes(rows, seed, agree):
         )
     parents, tokens, depths = (jnp.array(column, jnp.int32) for column in zip(*padded, strict=True))
     count = jnp.array([len(columns[0]) - 1 for columns in rows], jnp.int32)
-    nobody = pack_mask(np.zeros((2, SLOTS, SLOTS), bool))
-    path = jitted_follow(Tree(tokens, parents, depths, count, nobody), target, depth=DEPTH)
+    visible = np.tile(np.eye(SLOTS, dtype=bool), (2, 1, 1))
+    for row, (own_parents, _, _) in enumerate(rows):
+        used = len(own_parents)
+        visible[row, :used, :used] = ancestors(np.array(own_parents))
+    path = jitted_follow(Tree(tokens, parents, depths, count, pack_mask(visible)), target, depth=DEPTH)
     for row, (own_parents, own_tokens, _) in enumerate(rows):
         slots, bonus = walk(np.array(own_tokens[1:]), np.array(own_parents), target[row])
         unused = [0] * (DEPTH + 1 - len(slots))
@@ -64,10 +68,11 @@ def test_every_row_goes_where_the_oracle_goes(rows, seed, agree):
 
 
 def test_the_path_may_jump_over_slots():
-    parents = jnp.array([[-1, 0, 0, 0, 1, 1, 3, 3, 3, 6, 6]], jnp.int32)
+    parents = np.array([[-1, 0, 0, 0, 1, 1, 3, 3, 3, 6, 6]], np.int32)
     tokens = jnp.arange(11, dtype=jnp.int32)[None] + 20
     depths = jnp.array([[0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]], jnp.int32)
-    tree = Tree(tokens, parents, depths, jnp.array([10], jnp.int32), jnp.zeros((1, 11, 1), jnp.uint32))
+    mask = pack_mask(ancestors(parents[0])[None])
+    tree = Tree(tokens, jnp.asarray(parents), depths, jnp.array([10], jnp.int32), mask)
     target = jnp.zeros((1, 11), jnp.int32).at[0, jnp.array([0, 3, 6, 10])].set(jnp.array([23, 26, 30, 40]))
     path = follow(tree, target, depth=5)
     assert path.slots.tolist() == [[0, 3, 6, 10, 0, 0]]

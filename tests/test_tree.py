@@ -19,6 +19,16 @@ ROWS, DEPTH, WIDTH, VOCAB = 3, 3, 4, 9
 jitted_build = partial(jax.jit, static_argnames="budget")(build)
 jitted_from_top = partial(jax.jit, static_argnames="budget")(build_from_top)
 jitted_spine = jax.jit(spine)
+
+
+@partial(jax.jit, static_argnames="budget")
+def swept_from_top(*args, **limits) -> Tree:
+    """As large trees are built."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jddtree.tree.listed", lambda *sizes: None)
+        return build_from_top(*args, **limits)
+
+
 jitted_unpack = jax.jit(unpack_mask, static_argnums=1)
 jitted_links = jax.jit(first_child_next_sibling)
 
@@ -59,20 +69,22 @@ steps = st.integers(-6, 0).map(lambda quarter: quarter / 4) | st.just(-np.inf)
 @given(
     log_probs=hnp.arrays(np.float32, (ROWS, DEPTH, WIDTH), elements=steps.map(np.float32)),
     budget=st.sampled_from((1, 4, 20, 100)),  # 100 is more than the 84 nodes that there can be
+    sweep=st.booleans(),
     row_budget=hnp.arrays(np.int32, ROWS, elements=st.sampled_from((0, 1, 3, 50, 100))),
     topk=hnp.arrays(np.int32, ROWS, elements=st.integers(1, WIDTH + 1)),
     depth_limit=hnp.arrays(np.int32, ROWS, elements=st.integers(-1, DEPTH + 1)),
     seed=st.integers(0, 9),
 )
 def test_every_row_is_the_heaps_tree_ties_caps_and_limits_included(
-    log_probs, budget, row_budget, topk, depth_limit, seed
+    log_probs, budget, sweep, row_budget, topk, depth_limit, seed
 ):
     log_probs = -np.sort(-log_probs, axis=-1)
     random = np.random.default_rng(seed)
     tokens = random.permuted(np.tile(np.arange(VOCAB, dtype=np.int32), (ROWS, DEPTH, 1)), axis=-1)
     tokens, anchor = tokens[..., :WIDTH], rows_of(0, 5, VOCAB - 1)
     limits = {"row_budget": row_budget, "topk": topk, "depth_limit": depth_limit}
-    tree = jitted_from_top(tokens, log_probs, anchor, budget=budget, **limits)
+    build = swept_from_top if sweep else jitted_from_top
+    tree = build(tokens, log_probs, anchor, budget=budget, **limits)
     for row in range(ROWS):
         depths, width = max(int(depth_limit[row]), 0), int(topk[row])
         own_tokens, own_log_probs = tokens[row, :depths, :width], log_probs[row, :depths, :width]

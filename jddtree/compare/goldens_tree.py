@@ -13,7 +13,7 @@ import numpy as np
 from jddtree.accept import follow
 from jddtree.cache import commit
 from jddtree.compare.checks import Case, Cases
-from jddtree.tree import Tree, build, build_from_top, first_child_next_sibling
+from jddtree.tree import Tree, ancestor_bits, build, build_from_top, first_child_next_sibling
 from pallas_kernels.tree_attention.reference import unpack_mask
 
 Golden = Mapping[str, np.ndarray]
@@ -147,7 +147,7 @@ def tree_follow(folder: Path) -> Cases:
                 parents=jnp.asarray(parents)[None],
                 depths=jnp.asarray(np.append([0], depths), jnp.int32)[None],
                 count=jnp.array([slots - 1], jnp.int32),
-                ancestors=jnp.zeros((1, slots, -(-slots // 32)), jnp.uint32),  # Not read by the walk.
+                ancestors=ancestor_bits(jnp.asarray(parents)[None], deepest),
             )
             walked, links = jax.device_get(_follow_with_links(tree, golden["posterior"][None], depth=deepest))
             count = int(walked.count[0])
