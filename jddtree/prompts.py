@@ -94,8 +94,9 @@ _PROMPTS = ("prompt", "prompt_ids", "messages")
 
 
 def read_prompts(path: Path, defaults: Wishes) -> list[tuple[Prompt, Wishes, str]]:
-    """Prompts of a JSONL file: one object a line, with one of ``prompt`` (text), ``prompt_ids`` or
-    ``messages``, and any wishes of its own. Blank lines are skipped.
+    """Prompts of a JSONL file, each with its wishes and a name: one object a line, with one of ``prompt``
+    (text), ``prompt_ids`` or ``messages``, any wishes of its own, and an ``id``, which names it (else its
+    line does). Blank lines are skipped.
 
     Raises:
       InputError: names the line and what is wrong with it.
@@ -132,10 +133,13 @@ def _read_line(line: str, name: str, defaults: Wishes) -> tuple[Prompt, Wishes, 
         prompt = as_ids(prompt, f"{name}: prompt_ids")
     else:
         prompt = as_messages(prompt, f"{name}: messages")
+    named = entry.pop("id", name)
+    if not isinstance(named, str | int) or isinstance(named, bool):
+        raise InputError(f"{name}: id must be text or a number")
     wishes: dict[str, Any] = {}
     for key, value in entry.items():
         if key not in _TYPES:
-            raise InputError(f"{name}: unknown key {key!r}; known: {', '.join((*_PROMPTS, *_TYPES))}")
+            raise InputError(f"{name}: unknown key {key!r}; known: {', '.join((*_PROMPTS, 'id', *_TYPES))}")
         right = isinstance(value, _TYPES[key]) and isinstance(value, bool) == (_TYPES[key] == (bool,))
         if not right:
             raise InputError(f"{name}: {key} must be {' or '.join(kind.__name__ for kind in _TYPES[key])}")
@@ -146,7 +150,7 @@ def _read_line(line: str, name: str, defaults: Wishes) -> tuple[Prompt, Wishes, 
             if not all(isinstance(stop, str) for stop in value):
                 raise InputError(f"{name}: stop must be text or a list of texts")
         wishes[key] = tuple(as_ids(value, f"{name}: stop_ids")) if key == "stop_ids" else value
-    return prompt, replace(defaults, **wishes), name
+    return prompt, replace(defaults, **wishes), str(named)
 
 
 def as_ids(value: Any, name: str) -> list[int]:

@@ -1,13 +1,14 @@
-"""Measure a pair in the real decoder on held-out prompts: what chains and trees commit a round, by kind, and
-how good the texts are.
+"""Measure a pair in the real decoder: what chains and trees commit a round, by kind of prompt and by depth,
+and how good the texts are.
 
-    python -m scripts.eval_pair [--target DIR --drafter DIR] [--budgets 16 --seeds 1] [--json FILE]
+    python -m scripts.eval_pair [--target DIR --drafter DIR] [--prompts humaneval gsm8k] [--budgets 16]
 
-The prompts (`scripts/pair/prompts.json`) are in no training text. "maths" is of trained templates, "problems"
-are of other forms; neither counts in the total. "distinct" is the share of different token 4-grams in a text,
-so that loops do not pass for success. "right" counts the word problems' right answers. Temperature 0 is
-greedy; at others, a prompt and a seed give the same text with every method. Exit status 1 if a chain or tree
-gives another text than plain decoding, in float32, and no tie explains it.
+Prompts are suites: "held-out" (`scripts/pair/prompts.json`, in no training text), those of `jddtree.sweep`,
+and JSON lines as for `jddtree.generate`. In "held-out", "maths" is of trained templates and "problems" are of
+other forms. The total is of stories, explanations, chat and code alone. "distinct" is the share of different
+token 4-grams in a text, so that loops do not pass for success. "right" counts the word problems' right
+answers. Temperature 0 is greedy; at others, a prompt and a seed give the same text with every method. Exit
+status 1 if a chain or tree gives another text than plain decoding, in float32, and no tie explains it.
 """
 
 import argparse
@@ -25,64 +26,58 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from jddtree.decoder import Decoder, slots_for
+from jddtree.decoder import Decoder, Task, slots_for
 from jddtree.engine import Engine, default_cache_dir
 from jddtree.errors import InputError
 from jddtree.finish import Generation
-from jddtree.load import is_named
+from jddtree.load import bundled_pair, pair_places
+from jddtree.prompts import Wishes
 from jddtree.sampling import GREEDY, Mode, Sample
 from jddtree.state import Method, Options
-from scripts.pair.acceptance import Case, Results, differences, distinct_of, markdown, measure, rows_of
+from jddtree.sweep.suites import SUITES, Problem, read_suite, tasks_of
+from scripts.pair.acceptance import (
+    Case,
+    Results,
+    depths_of,
+    differences,
+    distinct_of,
+    markdown,
+    measure,
+    rows_of,
+)
 from scripts.pair.command import run
 from scripts.pair.documents import Documents
 from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import write_json
-from scripts.pair.section import replace_section
+from scripts.pair.section import replace_section, require_section
 
+HELD_OUT = "held-out"
 PROMPTS = Path(__file__).parent / "pair" / "prompts.json"
 ANSWERS = Path(__file__).parent / "pair" / "prompt_answers.json"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--target", type=Path, help="default: the bundled pair")
-    add("--drafter", type=Path)
-    add("--prompts", type=Path, default=PROMPTS, help="JSON object: kind -> list of prompts")
-    add("--answers", type=Path, default=ANSWERS, help="JSON object: prompt -> the right number")
-    add("--budgets", type=int, nargs="*", default=[4, 8, 16, 32, 64], help="tree sizes, beside the chain")
-    add("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    add("--seeds", type=int, default=2, help="texts a prompt at temperatures above 0")
-    add("--max-new-tokens", type=int, default=128)
-    add("--rows", type=int, help="texts written at once; default: 16 on a CPU, else 128")
-    add("--data", type=Path, nargs="+", help="folders with valid.npz.xz, encoded for this target: perplexity")
-    add("--perplexity-texts", type=int, default=64, help="held-out documents a kind, of at most 512 ids")
-    add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU")
-    add("--cache-dir", type=Path, default=default_cache_dir())
-    add("--json", type=Path, help="write figures and texts")
-    add("--table", type=Path, help="Markdown file: write the tables between its `eval_pair TARGET` lines")
-    args = parser.parse_args(arguments)
-    named = args.target is not None and is_named(args.target)
-    if not named and (args.target is None) != (args.drafter is None):
-        raise InputError("pass both --target and --drafter, or neither")
+    args = parse(arguments)
+    problems = read_problems(args.prompts, Wishes(max_new_tokens=args.max_new_tokens), args.limit)
     held = Documents.load_part(args.data, "valid") if args.data else None
     engine = Engine.load(args.target, args.drafter, dtype=args.dtype, cache_dir=args.cache_dir)
-    pair, by_kind = engine.pair, json.loads(args.prompts.read_text(encoding="utf-8"))
-    cases = [
-        Case(kind, prompt, temperature, seed)
+    pair, asked = engine.pair, tasks_of(problems, engine)
+    tasks = {
+        Case(problem.kind, str(problem.prompt), temperature, seed): replace(
+            task, policy=Sample(temperature, seed=seed) if temperature else GREEDY
+        )
         for temperature in args.temperatures
-        for kind, prompts in by_kind.items()
-        for prompt in prompts
+        for problem, task in zip(problems, asked, strict=True)
         for seed in range(args.seeds if temperature else 1)
-    ]
+    }
     rows = args.rows or (16 if jax.default_backend() == "cpu" else 128)
-    results = write_texts(engine, cases, args.budgets, args.max_new_tokens, rows)
-    assert pair.tokenizer is not None  # the prompts were encoded
-    texts = {case: pair.tokenizer.decode(done.output_ids) for case, done in results["plain"].items()}
+    results = write_texts(engine, tasks, args.budgets, rows)
+    texts = {
+        case: pair.tokenizer.decode(done.output_ids) if pair.tokenizer else str(done.output_ids)
+        for case, done in results["plain"].items()
+    }
     report: dict[str, Any] = {
-        "target": pair.checkpoint.folder.name,
+        "target": args.name,
         "device": jax.devices()[0].device_kind,
         "dtype": pair.dtype,
         "max_new_tokens": args.max_new_tokens,
@@ -101,11 +96,8 @@ def main(arguments: list[str] | None = None) -> None:
             dtype=jnp.dtype(pair.dtype),
         )
     for temperature, kinds in report["temperatures"].items():
-        titles, lines = rows_of(kinds, report["perplexity"])
-        table = Table(*titles, title=f"temperature {temperature}, {summary(report)}")
-        for line in lines:
-            table.add_row(*line)
-        Console(width=150).print(table)
+        show(*rows_of(kinds, report["perplexity"]), f"temperature {temperature}, {summary(report)}")
+        show(*depths_of(kinds), "rounds that reached depth 1, 2, ...")
     if args.json:
         report["texts"] = [
             vars(case) | {"text": text, "distinct": distinct_of(results["plain"][case])}
@@ -113,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
         ]
         write_json(args.json, report)
     if args.table:
-        replace_section(args.table, f"eval_pair {report['target']}", tables(report))
+        replace_section(args.table, f"eval_pair {args.name}", tables(report))
     unexplained = [one for one in report["different"] if not one["tie"]]
     if report["different"]:
         print(
@@ -124,9 +116,71 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(1)
 
 
-def write_texts(
-    engine: Engine, cases: Sequence[Case], budgets: Sequence[int], max_new: int, rows: int
-) -> Results:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The flags. Raises InputError."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--target", type=Path, help="a folder, a GGUF file, or smollm2; default: the bundled pair")
+    add("--drafter", type=Path, help="default: the target's own")
+    add(
+        "--prompts",
+        nargs="+",
+        default=[HELD_OUT],
+        metavar="SUITE",
+        help=f"of {', '.join((HELD_OUT, *SUITES))}, and JSONL files; default: {HELD_OUT}",
+    )
+    add(
+        "--limit",
+        type=int,
+        metavar="N",
+        help=f"the first N prompts of each suite, of each kind of {HELD_OUT}",
+    )
+    add("--answers", type=Path, default=ANSWERS, help="JSON object: prompt -> the right number")
+    add("--budgets", type=int, nargs="*", default=[4, 8, 16, 32, 64], help="tree sizes, beside the chain")
+    add("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    add("--seeds", type=int, default=2, help="texts a prompt at temperatures above 0")
+    add("--max-new-tokens", type=int, default=128)
+    add("--rows", type=int, help="texts written at once; default: 16 on a CPU, else 128")
+    add("--data", type=Path, nargs="+", help="folders with valid.npz.xz, encoded for this target: perplexity")
+    add("--perplexity-texts", type=int, default=64, help="held-out documents a kind, of at most 512 ids")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU")
+    add("--cache-dir", type=Path, default=default_cache_dir())
+    add("--json", type=Path, help="write figures and texts")
+    add("--table", type=Path, help="Markdown file: write the tables between its `eval_pair TARGET` lines")
+    args = parser.parse_args(arguments)
+    for name in ("limit", "seeds", "max_new_tokens", "rows"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+    if args.drafter is not None and args.target is None:
+        raise InputError("--drafter needs the --target that it was trained for")
+    if pair_places(args.target, args.drafter)[1] is None:
+        raise InputError(f"there is no drafter for {args.target}: give --drafter")
+    args.name = args.target.name if args.target else bundled_pair()[0].name
+    if args.table:
+        require_section(args.table, f"eval_pair {args.name}")
+    return args
+
+
+def read_problems(suites: Sequence[str], wishes: Wishes, limit: int | None) -> list[Problem]:
+    """The prompts of all suites. Raises InputError."""
+    found = []
+    for suite in suites:
+        if suite == HELD_OUT:
+            by_kind = json.loads(PROMPTS.read_text(encoding="utf-8"))
+            found += [
+                Problem(kind, prompt, wishes, repr(prompt))
+                for kind, prompts in by_kind.items()
+                for prompt in prompts[:limit]
+            ]
+        else:
+            found += read_suite(suite, wishes, limit)
+    return found
+
+
+def write_texts(engine: Engine, tasks: dict[Case, Task], budgets: Sequence[int], rows: int) -> Results:
     """Every case's text by plain decoding, by the chain, and by trees of every budget; ``rows`` at once.
 
     All trees use the programs of the largest, which may verify fewer nodes than it is compiled for.
@@ -135,15 +189,9 @@ def write_texts(
     tree = Method.tree(pair.block_size, max(budgets, default=0))
     ways = {"plain": (Method.plain(), None), "chain": (Method.chain(pair.block_size), None)}
     ways |= {f"tree({budget})": (tree, budget) for budget in sorted(budgets)}
-    tasks = {
-        case: replace(
-            engine.task(case.prompt, max_new=max_new, name=repr(case.prompt)),
-            policy=Sample(case.temperature, seed=case.seed) if case.temperature else GREEDY,
-        )
-        for case in cases
-    }
     mode = Mode.of([task.policy for task in tasks.values()])
-    slots = slots_for(max(len(task.prompt) for task in tasks.values()) + max_new)
+    limit = pair.target.config.max_position
+    slots = slots_for(max(task.tokens(limit) for task in tasks.values()))
 
     def compiled(method: Method) -> Decoder:
         decoder = Decoder(
@@ -165,10 +213,18 @@ def write_texts(
     found: dict[str, dict[Case, Generation]] = {}
     for name, (method, budget) in ways.items():
         found[name] = {}
-        for batch in track(list(batched(cases, rows)), name, console=Console(stderr=True)):
+        for batch in track(list(batched(tasks, rows)), name, console=Console(stderr=True)):
             *_, done = decoders[method].decode([replace(tasks[case], budget=budget) for case in batch])
             found[name] |= dict(zip(batch, done, strict=True))
     return found
+
+
+def show(titles: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    """A table on the terminal."""
+    table = Table(*titles, title=title)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=150).print(table)
 
 
 def summary(report: dict[str, Any]) -> str:
@@ -187,6 +243,8 @@ def tables(report: dict[str, Any]) -> str:
     for temperature, kinds in report["temperatures"].items():
         parts.append(f"Temperature {temperature}:")
         parts.append(markdown(*rows_of(kinds, report["perplexity"])))
+        parts.append("Share of rounds whose accepted path reached depth 1, 2, ...:")
+        parts.append(markdown(*depths_of(kinds)))
     return "\n\n".join(parts)
 
 

@@ -32,11 +32,12 @@ def test_all_kinds_of_prompts_with_wishes_of_their_own(read, tmp_path):
     own = {"max_new_tokens": 3, "temperature": 1, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 7, "n": 2}
     own |= {"budget": 4, "topk": 2, "stop": ["a", "b"], "stop_ids": [1, 2], "ignore_eos": True, "raw": True}
     own |= {"thinking": True, "specials": True}
-    found = read({"prompt": "hé"}, "", {"prompt_ids": [4, 5], "stop": "y"}, {"messages": [message], **own})
+    third = {"messages": [message], "id": "a/3", **own}
+    found = read({"prompt": "hé"}, "", {"prompt_ids": [4, 5], "stop": "y"}, third)
     prompts, wishes, names = zip(*found, strict=True)
     assert prompts == ("hé", [4, 5], [message])
     # Lines are counted as an editor counts them.
-    assert names == tuple(f"{tmp_path / 'prompts.jsonl'}, line {number}" for number in (1, 3, 4))
+    assert names == (*(f"{tmp_path / 'prompts.jsonl'}, line {number}" for number in (1, 3)), "a/3")
     assert wishes[0] == DEFAULTS
     assert wishes[1] == Wishes(max_new_tokens=20, temperature=0.5, stop=("y",))
     assert wishes[2] == Wishes(**{**own, "temperature": 1.0, "stop": ("a", "b"), "stop_ids": (1, 2)})
@@ -50,6 +51,7 @@ def test_all_kinds_of_prompts_with_wishes_of_their_own(read, tmp_path):
         ({}, "needs one of prompt, prompt_ids, messages"),
         ({"prompt": "a", "prompt_ids": [1]}, "needs one of prompt, prompt_ids, messages"),
         ({"prompt": 3}, "prompt must be text"),
+        ({"prompt": "a", "id": [1]}, "id must be text or a number"),
         ({"prompt_ids": [1, 2.5]}, "prompt_ids must be a JSON list of token ids"),
         ({"prompt_ids": [True]}, "prompt_ids must be a JSON list of token ids"),
         ({"messages": []}, "messages must be a JSON list of messages"),

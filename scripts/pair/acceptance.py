@@ -9,7 +9,7 @@ from jddtree.finish import Generation
 from scripts.pair.distinct import distinct_share
 from scripts.pair.right import final_number
 
-APART = ("maths", "problems")  # kinds in no total
+TOTAL = ("story", "explain", "chat", "code")  # kinds that the total is of
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ def committed(generations: Sequence[Generation]) -> float | None:
     return sum(rounds) / len(rounds) if rounds else None
 
 
+def share_by_depth(generations: Sequence[Generation]) -> list[float]:
+    """Share of all rounds whose accepted path reached depth 1, 2, ..."""
+    rounds = [length - 1 for generation in generations for length in generation.acceptance_lengths]
+    return [sum(n >= depth for n in rounds) / len(rounds) for depth in range(1, max(rounds, default=0) + 1)]
+
+
 def share_by_slot(generations: Sequence[Generation]) -> list[float]:
     """Share right of every slot, over all rounds of all texts."""
     totals: list[list[int]] = []
@@ -60,7 +66,7 @@ def share_by_slot(generations: Sequence[Generation]) -> list[float]:
 
 
 def measure(results: Results, texts: Mapping[Case, str], answers: Mapping[str, float]) -> dict[str, Any]:
-    """Figures by temperature (as text) and kind, and of all kinds but APART: "total".
+    """Figures by temperature (as text) and kind, and of the kinds of TOTAL together: "total".
 
     ``texts`` are plain decoding's; ``answers`` are right numbers by prompt. "right" is of the texts whose
     prompts have one, None where there are none.
@@ -70,7 +76,7 @@ def measure(results: Results, texts: Mapping[Case, str], answers: Mapping[str, f
         groups: dict[str, list[Case]] = {}
         for case in (case for case in texts if case.temperature == temperature):
             groups.setdefault(case.kind, []).append(case)
-        together = [case for kind, cases in groups.items() if kind not in APART for case in cases]
+        together = [case for kind in TOTAL for case in groups.get(kind, [])]
         if together:
             groups["total"] = together
         found[f"{temperature:g}"] = {
@@ -83,14 +89,14 @@ def _figures(
     cases: Sequence[Case], results: Results, texts: Mapping[Case, str], answers: Mapping[str, float]
 ) -> dict[str, Any]:
     plain = [results["plain"][case] for case in cases]
+    drafted = {
+        name: [written[case] for case in cases] for name, written in results.items() if name != "plain"
+    }
     asked = [case for case in cases if case.prompt in answers]
     return {
         "texts": len(cases),
-        "committed": {
-            name: committed([written[case] for case in cases])
-            for name, written in results.items()
-            if name != "plain"
-        },
+        "committed": {name: committed(written) for name, written in drafted.items()},
+        "reached": {name: share_by_depth(written) for name, written in drafted.items()},
         "slots": share_by_slot([results["chain"][case] for case in cases]),
         "distinct": sum(map(distinct_of, plain)) / len(cases),
         "stopped": sum(generation.finish_reason == "stop" for generation in plain),
@@ -130,7 +136,7 @@ def rows_of(kinds: Mapping[str, Any], perplexity: Mapping[str, float]) -> tuple[
             kind,
             str(row["texts"]),
             *("-" if row["committed"][name] is None else f"{row['committed'][name]:.2f}" for name in names),
-            " ".join(f"{share:.2f}".removeprefix("0") for share in row["slots"]),
+            shares(row["slots"]),
             f"{row['distinct']:.2f}",
             str(row["stopped"]),
             "-" if row["right"] is None else f"{row['right']} of {row['asked']}",
@@ -138,6 +144,19 @@ def rows_of(kinds: Mapping[str, Any], perplexity: Mapping[str, float]) -> tuple[
         ]
         for kind, row in kinds.items()
     ]
+
+
+def depths_of(kinds: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows of a table of one temperature: the share of rounds that reached each depth."""
+    names = list(next(iter(kinds.values()))["reached"])
+    return ["kind", *names], [
+        [kind, *(shares(row["reached"][name]) for name in names)] for kind, row in kinds.items()
+    ]
+
+
+def shares(values: Sequence[float]) -> str:
+    """Numbers of 0 to 1, in short."""
+    return " ".join(f"{value:.2f}".removeprefix("0") for value in values) or "-"
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -36,6 +36,7 @@ from scripts.pair.documents import KINDS, Documents
 from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import read_target
 from scripts.pair.target import forward, head_logits
+from tests import tiny
 
 STAGE = ["--size", "toy", "--width", "64", "--batch", "8"]
 TARGET = ["--target-steps", "12", "--unlike-rounds", "2", "--unlike-steps", "2"]
@@ -180,14 +181,17 @@ def test_model_card_gets_the_run(pair, tmp_path):
 
 
 def test_decoder_runs_the_pair_exactly(home, pair, tmp_path, capsys):
-    prompts = {"story": ["Tell me about the fox."], "maths": ["What is 2 + 3?", "What is 4 + 9?"]}
-    (tmp_path / "prompts.json").write_text(json.dumps(prompts))
+    prompts = {"story": ["Tell me about the fox."], "maths": ["What is 2 + 3?", "What is 4 + 9?", "?"]}
+    for kind, texts in prompts.items():
+        lines = [json.dumps({"id": number, "prompt": text}) for number, text in enumerate(texts)]
+        (tmp_path / f"{kind}.jsonl").write_text("\n".join(lines))
     (tmp_path / "answers.json").write_text(json.dumps({"What is 2 + 3?": 5}))
     card = tmp_path / "card.md"
     card.write_text("Before\n<!-- begin eval_pair k2-mini -->\nold\n<!-- end eval_pair k2-mini -->\nAfter\n")
     flags = ["--target", str(pair / "k2-mini"), "--drafter", str(pair / "k2-mini-dflash")]
     flags += ["--budgets", "2", "5", "--seeds", "2", "--rows", "4", "--max-new-tokens", "14"]
-    files = ["--prompts", str(tmp_path / "prompts.json"), "--answers", str(tmp_path / "answers.json")]
+    files = ["--prompts", *(str(tmp_path / f"{kind}.jsonl") for kind in prompts), "--limit", "2"]
+    files += ["--answers", str(tmp_path / "answers.json")]
     files += ["--json", str(tmp_path / "out.json"), "--table", str(card), "--data", str(home / "data")]
     eval_pair.main([*flags, *files, "--perplexity-texts", "2", "--cache-dir", str(home / "cache")])
     report = json.loads((tmp_path / "out.json").read_text())
@@ -195,7 +199,9 @@ def test_decoder_runs_the_pair_exactly(home, pair, tmp_path, capsys):
     greedy, sampled = report["temperatures"]["0"], report["temperatures"]["1"]
     assert (greedy["total"]["texts"], sampled["total"]["texts"]) == (1, 2)
     for name in ("chain", "tree(2)", "tree(5)"):
-        assert 1 <= sampled["story"]["committed"][name] <= 4
+        average, reached = sampled["story"]["committed"][name], sampled["story"]["reached"][name]
+        assert 1 <= average <= 4
+        assert average == pytest.approx(1 + sum(reached)) and reached == sorted(reached, reverse=True)
     assert len(greedy["maths"]["slots"]) == 3
     assert (greedy["maths"]["asked"], sampled["maths"]["asked"], greedy["story"]["right"]) == (1, 2, None)
     assert len(report["texts"]) == 3 + 6
@@ -205,6 +211,7 @@ def test_decoder_runs_the_pair_exactly(home, pair, tmp_path, capsys):
     assert "tree(5)" in capsys.readouterr().out
     before, shown, after = card.read_text().partition("| story | 1 | ")
     assert before.startswith("Before") and "old" not in before and shown and after.endswith("After\n")
+    assert "| kind | chain | tree(2) | tree(5) |" in after
 
 
 def test_perplexity_is_that_of_the_training_form(home, pair):
@@ -273,6 +280,11 @@ def test_another_vocabulary_is_refused(home):
         (train_tokenizer, ["--corpus", "/nowhere", "--out", "a"], "/nowhere/train.jsonl does not exist"),
         (build_corpus, ["--teacher", "a", "--out", "b", "--problems", "-1"], "--problems must be 0 or more"),
         (build_corpus, ["--teacher", "a", "--out", "b", "--sources", "/nowhere"], "/nowhere is no folder"),
+        (eval_pair, ["--data", "/nowhere"], "/nowhere"),
+        (eval_pair, ["--prompts", "/nowhere"], "/nowhere cannot be read"),
+        (eval_pair, ["--limit", "0"], "--limit must be 1 or more"),
+        (eval_pair, ["--table", "/nowhere"], 'has no lines "<!-- begin eval_pair k2-mini -->"'),
+        (eval_pair, ["--target", str(tiny.TRAINED / "target")], "there is no drafter for .*: give --drafter"),
     ],
 )
 def test_bad_input_is_refused_before_the_work(script, flags, reason):
