@@ -1,10 +1,11 @@
 """Compiled programs for one pair, and the host's side of the loop: prompts in, tokens out by chunks."""
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from threading import Lock
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,23 @@ def slots_for(tokens: int) -> int:
     return max(1024, 1 << (tokens - 1).bit_length())
 
 
+class Prefills:
+    """Programs that read prompts, by their width. Decoders of the same pair, depth, rows, slots and options
+    read prompts alike and may share them, in several threads too.
+    """
+
+    def __init__(self) -> None:
+        self._programs: dict[int, jax.stages.Compiled] = {}
+        self._lock = Lock()
+
+    def get(self, width: int, make: Callable[[], jax.stages.Compiled]) -> jax.stages.Compiled:
+        """The program for ``width`` prompt tokens, made on its first use."""
+        with self._lock:
+            if width not in self._programs:
+                self._programs[width] = make()
+            return self._programs[width]
+
+
 class Decoder:
     """One pair and one method, compiled ahead of time for a number of rows and cache slots.
 
@@ -82,6 +100,7 @@ class Decoder:
         dtype: jnp.dtype,
         options: Options = GREEDY_ONLY,
         rounds: int | None = None,
+        prefills: Prefills | None = None,
     ):
         self.method, self.rows, self.slots, self.options = method, rows, slots, options
         self.vocab_size, self.max_position = target.config.vocab_size, target.config.max_position
@@ -90,7 +109,7 @@ class Decoder:
         # Flattened once: a compiled call should not walk the modules again.
         self._weights, self._modules = jax.tree.flatten((target, drafter))
         self._empty = jax.jit(partial(new_state, target, drafter, method, rows, slots, dtype))
-        self._prefills: dict[int, jax.stages.Compiled] = {}
+        self._prefills = prefills or Prefills()
         self._chunk = self._compile(
             partial(decode_chunk, rounds=rounds or ROUNDS.get(jax.default_backend(), 8)),
             jax.ShapeDtypeStruct((rows,), jnp.bool_),
@@ -107,8 +126,7 @@ class Decoder:
         Raises:
           ValueError: its form is another one.
         """
-        target, _ = jax.tree.unflatten(self._modules, self._weights)
-        weights, modules = jax.tree.flatten((target, drafter))
+        weights, modules = jax.tree.flatten((self.models[0], drafter))
         if modules != self._modules:
             raise ValueError("the programs were compiled for another form of drafter")
         self._weights = weights
@@ -154,10 +172,20 @@ class Decoder:
     def prefilled(self, tasks: Sequence[Task]) -> tuple[Target, Drafter | None, Request, DecodeState]:
         """The models, the request and the state after the tasks' prompts, for loops other than `decode`."""
         self._check(tasks)
-        target, drafter = jax.tree.unflatten(self._modules, self._weights)
+        target, drafter = self.models
         request = self._request(tasks)
         rows = [Row(each.name, len(each.prompt), None, ()) for each in tasks]
         return target, drafter, request, self._prefill_all(tasks, request, rows)
+
+    @property
+    def models(self) -> tuple[Target, Drafter | None]:
+        """The pair."""
+        return jax.tree.unflatten(self._modules, self._weights)
+
+    @property
+    def abstract_state(self) -> DecodeState:
+        """The state's shapes and dtypes."""
+        return jax.eval_shape(self._empty)
 
     @property
     def program_bytes(self) -> int | None:
@@ -180,7 +208,7 @@ class Decoder:
             return function(target, drafter, request, state, *rest, method=self.method, options=self.options)
 
         begin = time.perf_counter()
-        request, state = self._request([Task(())] * self.rows), jax.eval_shape(self._empty)
+        request, state = self._request([Task(())] * self.rows), self.abstract_state
         with traced_kernels() as ran:
             lowered = jax.jit(program, donate_argnums=2).lower(self._weights, request, state, *arguments)
         compiled = lowered.compile()
@@ -189,14 +217,15 @@ class Decoder:
         return compiled
 
     def _prefill(self, width: int) -> jax.stages.Compiled:
-        if width not in self._prefills:
-            self._prefills[width] = self._compile(
+        return self._prefills.get(
+            width,
+            lambda: self._compile(
                 prefill,
                 jax.ShapeDtypeStruct((self.rows, width), jnp.int32),
                 jax.ShapeDtypeStruct((self.rows,), jnp.int32),
                 jax.ShapeDtypeStruct((self.rows,), jnp.bool_),
-            )
-        return self._prefills[width]
+            ),
+        )
 
     def _check(self, tasks: Sequence[Task]) -> None:
         if not 1 <= len(tasks) <= self.rows:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jddtree.accept import RULES
 from jddtree.chat import encode_chat, load_template
-from jddtree.decoder import Decoder, Task, check_ids, check_task, slots_for
+from jddtree.decoder import Decoder, Prefills, Task, check_ids, check_task, slots_for
 from jddtree.errors import InputError
 from jddtree.exactness import Exactness, compare
 from jddtree.finish import Generation, check_stops
@@ -81,6 +81,7 @@ class Engine:
             "tree": Method.tree(pair.block_size, budget),
         }[method]
         self._decoders: dict[tuple, Decoder] = {}
+        self._prefills: dict[tuple, Prefills] = {}
 
     @classmethod
     def load(
@@ -226,6 +227,7 @@ class Engine:
                 slots=slots,
                 dtype=jnp.dtype(self.pair.dtype),
                 options=options,
+                prefills=self._prefills.setdefault((method.depth, rows, slots, options), Prefills()),
             )
         self._decoders[key].compile_for(tasks)
         return self._decoders[key]

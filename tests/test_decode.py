@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jddtree.decoder import Prefills
 from jddtree.finish import Generation
 from jddtree.load import load_pair
 from jddtree.state import Method
@@ -55,8 +56,8 @@ def drafter_of(family: str) -> tiny.Scripted:
 
 
 @cache
-def prefills_of(family: str) -> dict:
-    return {}
+def prefills_of(family: str) -> Prefills:
+    return Prefills()
 
 
 @cache

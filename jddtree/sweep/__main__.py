@@ -18,9 +18,9 @@ from jddtree.sampling import Sample
 from jddtree.sweep import journal, report
 from jddtree.sweep.figures import record
 from jddtree.sweep.flags import Settings, parse
-from jddtree.sweep.grid import Cell, Group
+from jddtree.sweep.grid import Group
 from jddtree.sweep.journal import Journal, Sweep
-from jddtree.sweep.measure import measure, steps
+from jddtree.sweep.measure import compiled, keys, measure, steps
 from jddtree.sweep.suites import read_suite, tasks_of
 from jddtree.sweep.traffic import READABLE
 
@@ -53,9 +53,9 @@ def sweep_of(flags: argparse.Namespace, words: Sequence[str]) -> Sweep:
     """Run the cells that the file does not hold yet. Raises InputError."""
     settings: Settings = flags.settings
     problems = read_suite(settings.prompts, settings.wishes(), settings.limit)
-    for temperature in settings.temperatures:
+    for temperature in flags.temperatures:
         Sample(temperature, seed=settings.seed + len(problems) - 1)
-    drafting = any(not method.startswith("ar") for method in settings.methods)
+    drafting = any(not method.startswith("ar") for method in flags.methods)
     target, drafter = pair_places(flags.target, flags.drafter)
     if drafting and drafter is None:
         raise InputError(f"there is no drafter for {flags.target}: give --drafter, or --methods ar")
@@ -81,16 +81,19 @@ def sweep_of(flags: argparse.Namespace, words: Sequence[str]) -> Sweep:
             words=words,
         ),
     )
+    asked = {cell for group in flags.groups for cell in group.cells}
     if held.finished:
-        say(f"{flags.out} holds {len(held.finished)} of {len(settings.cells())} cells: going on")
-    for rows in settings.concurrency:
+        done = len(asked & set(held.finished))
+        more = f", and {len(held.finished) - done} others" if len(held.finished) > done else ""
+        say(f"{flags.out} holds {done} of {len(asked)} cells{more}: going on")
+    for rows in flags.concurrency:
         if rows > len(tasks):
             say(f"note: {rows} at a time are more than the {len(tasks)} prompts, which are repeated")
-    if "ar-stepwise" in settings.methods and any(settings.temperatures):
+    if "ar-stepwise" in flags.methods and any(flags.temperatures):
         say("note: ar-stepwise is greedy: there is none at temperatures above 0")
-    bandwidth = settings.bandwidth or READABLE.get(jax.devices()[0].device_kind)
+    bandwidth = flags.bandwidth or READABLE.get(jax.devices()[0].device_kind)
     kinds = [problem.kind for problem in problems]
-    missing = [group for group in settings.groups() if set(group.cells) - set(held.finished)]
+    missing = [group for group in flags.groups if set(group.cells) - set(held.finished)]
     # The baseline runs again beside what is missing.
     missing = [
         Group(
@@ -100,22 +103,25 @@ def sweep_of(flags: argparse.Namespace, words: Sequence[str]) -> Sweep:
         )
         for group in missing
     ]
-    total = sum(steps(group, len(tasks), settings.repetitions) for group in missing)
+    total = len(keys(engine.pair.block_size, missing)) + sum(
+        steps(group, len(tasks), settings.repetitions) for group in missing
+    )
     with progress(visible=bool(missing)) as shown:
-        bar = shown.add_task("", total=total, completed=-1)
+        bar = shown.add_task("compiling", total=total)
 
         def advance(what: str) -> None:
             shown.update(bar, advance=1, description=what)
 
+        programs = compiled(engine, tasks, missing, seed=settings.seed, stages=flags.stages, advance=advance)
         for group in missing:
             plain = None
             for done in measure(
                 engine,
                 tasks,
                 group,
+                programs,
                 repetitions=settings.repetitions,
                 seed=settings.seed,
-                stages=settings.stages,
                 advance=advance,
             ):
                 plain = plain or done
@@ -124,8 +130,7 @@ def sweep_of(flags: argparse.Namespace, words: Sequence[str]) -> Sweep:
                     held.add(entry)
                     shown.console.print(line(entry), highlight=False, soft_wrap=True)
         shown.update(bar, completed=total)
-    order: dict[Cell, dict[str, Any]] = held.finished
-    return Sweep(held.environment, [order[cell] for cell in settings.cells()])
+    return held.sweep()
 
 
 def progress(*, visible: bool) -> Progress:

@@ -11,7 +11,7 @@ from jddtree.errors import InputError
 from jddtree.load import is_named
 from jddtree.prompts import Wishes
 from jddtree.sampling import Sample
-from jddtree.sweep.grid import METHODS, Cell, Group, check_methods, groups
+from jddtree.sweep.grid import METHODS, check_methods, groups
 from jddtree.sweep.suites import SUITES
 
 FULL: dict[str, Any] = {
@@ -35,13 +35,8 @@ QUICK = FULL | {
 
 @dataclass(frozen=True)
 class Settings:
-    """All that the figures of a sweep depend on besides the models and the machine."""
+    """All that a cell's figures depend on besides the cell, the models and the machine."""
 
-    methods: list[str]
-    budgets: list[int]
-    topk: list[int | None]
-    temperatures: list[float]
-    concurrency: list[int]
     prompts: str
     limit: int | None
     max_new_tokens: int
@@ -49,16 +44,6 @@ class Settings:
     raw: bool
     seed: int
     repetitions: int
-    stages: bool
-    bandwidth: float | None
-
-    def groups(self) -> list[Group]:
-        """The grid."""
-        return groups(self.methods, self.budgets, self.topk, self.temperatures, self.concurrency)
-
-    def cells(self) -> list[Cell]:
-        """All cells, in the order in which they are measured."""
-        return [cell for group in self.groups() for cell in group.cells]
 
     def wishes(self) -> Wishes:
         """What every prompt asks for."""
@@ -71,11 +56,12 @@ class Settings:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The flags, with defaults filled in, and ``settings``. Raises InputError."""
+    """The flags, with defaults filled in, ``settings`` and ``groups``. Raises InputError."""
     parser = Parser(
         prog="python -m jddtree.sweep",
         description="Measure plain decoding, chains and trees in one process, each with its exactness line. "
-        "Finished cells are appended to a file; the same command goes on where it was interrupted. "
+        "Finished cells are appended to a file; the same command goes on where it was interrupted, and one "
+        "with another grid adds to it. "
         "Exit status: 0 done, 1 a cell's texts are not plain decoding's, 2 bad input, 130 interrupted.",
         allow_abbrev=False,
     )
@@ -118,6 +104,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     _check(flags)
     flags.out = flags.out or Path("sweep.jsonl")
     flags.settings = Settings(**{name: getattr(flags, name) for name in Settings.__dataclass_fields__})
+    flags.groups = groups(flags.methods, flags.budgets, flags.topk, flags.temperatures, flags.concurrency)
     return flags
 
 

@@ -41,6 +41,13 @@ class Cell:
         return Method.plain() if self.method.startswith("ar") else Method.chain(block_size, self.budget)
 
 
+def place(cell: Cell) -> tuple[float, int, int, int, int]:
+    """Where a cell stands among others: by temperature, rows, method (``ar`` first), budget and cap."""
+    order = ("ar", *METHODS)  # finds the first of the two
+    cap = 0 if cell.topk is None else cell.topk
+    return cell.temperature, cell.concurrency, order.index(cell.method), cell.budget or 0, cap
+
+
 @dataclass(frozen=True)
 class Group:
     """Cells that are compared with each other: their repetitions take turns, and ``ar`` is among them."""

@@ -15,11 +15,12 @@ from typing import Any
 import jax
 
 from jddtree.checkpoint.open import content_key
+from jddtree.command import say
 from jddtree.decoder import Task
 from jddtree.errors import InputError
-from jddtree.sweep.grid import Cell
+from jddtree.sweep.grid import Cell, place
 
-FORMAT = 1
+FORMAT = 2
 PACKAGES = ("jax", "jaxlib", "flax")
 SAME = ("format", "device", "versions", "commit", "target", "drafter", "dtype", "prompts", "settings")
 """What must not change between the runs that fill one file."""
@@ -35,7 +36,7 @@ def environment(
     settings: dict[str, Any],
     words: Sequence[str],
 ) -> dict[str, Any]:
-    """The first line. ``settings``: all that the figures depend on; ``words``: of the command line.
+    """The first line. ``settings``: all that a cell's figures depend on; ``words``: of the command line.
 
     Models are named by folder and known by a hash of their content, prompts by a hash of their ids.
     """
@@ -52,7 +53,7 @@ def environment(
         },
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "commit": commit(),
-        "command": command(words),
+        "commands": [command(words)],
         "target": {"name": target.resolve().name, "content": content_key(target, cache_dir)},
         "drafter": None
         if drafter is None
@@ -92,19 +93,22 @@ def commit() -> str | None:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a file holds: the environment, and the finished cells in order."""
+    """What a file holds: the environment, and the finished cells as `jddtree.sweep.grid.place` has them."""
 
     environment: dict[str, Any]
     cells: list[dict[str, Any]]
 
 
 def read(path: Path) -> Sweep:
-    """A sweep's file. A last line that was cut off in the middle is left out.
+    """A sweep's file. A last line that was cut off in the middle is left out, and the user told.
 
     Raises:
       InputError: it cannot be read, or it is no sweep.
     """
-    lines = _whole_lines(path)
+    return _parsed(path, _whole_lines(path))
+
+
+def _parsed(path: Path, lines: Sequence[str]) -> Sweep:
     try:
         entries = [json.loads(line) for line in lines]
     except ValueError:
@@ -114,7 +118,7 @@ def read(path: Path) -> Sweep:
         raise InputError(f"{path} is no sweep: it must hold an environment and cells, a JSON object a line")
     if entries[0].get("format") != FORMAT:
         raise InputError(f"{path} was written in another format; measure again with another --out")
-    return Sweep(entries[0], entries[1:])
+    return Sweep(entries[0], sorted(entries[1:], key=lambda entry: place(Cell(**entry["cell"]))))
 
 
 def _whole_lines(path: Path) -> list[str]:
@@ -123,7 +127,10 @@ def _whole_lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"{path} cannot be read: {reason}") from None
-    return text[: text.rfind("\n") + 1].splitlines()
+    *lines, rest = text.split("\n")
+    if rest:
+        say(f"note: {path}, line {len(lines) + 1} is cut off in the middle: left out")
+    return lines
 
 
 class Journal:
@@ -133,8 +140,11 @@ class Journal:
         """Open or begin the file. Raises InputError if it holds a sweep of something else."""
         self.path, self.environment = path, about
         self.finished: dict[Cell, dict[str, Any]] = {}
-        if path.exists() and _whole_lines(path):
-            held = read(path)
+        if not path.exists():
+            if not path.parent.is_dir():
+                raise InputError(f"--out: {path} cannot be written")
+        elif lines := _whole_lines(path):
+            held = _parsed(path, lines)
             for key in SAME:
                 ours = json.loads(json.dumps(about[key]))
                 if held.environment.get(key) != ours:
@@ -143,18 +153,24 @@ class Journal:
                         "give another --out, or remove it"
                     )
             self.finished = {Cell(**entry["cell"]): entry for entry in held.cells}
-            # Whatever an interrupt cut off goes.
-            path.write_text("".join(f"{line}\n" for line in _whole_lines(path)), encoding="utf-8")
-            return
-        if not path.parent.is_dir() or path.is_dir():
-            raise InputError(f"--out: {path} cannot be written")
-        path.write_text(json.dumps(about) + "\n", encoding="utf-8")
+            self.environment = about | {
+                "commands": list(dict.fromkeys(held.environment["commands"] + about["commands"]))
+            }
+        # Anew, so that whatever an interrupt cut off goes.
+        partial = path.with_name(f"{path.name}.partial")
+        lines = [self.environment, *self.finished.values()]
+        partial.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+        partial.replace(path)
 
     def add(self, entry: dict[str, Any]) -> None:
         """Append a finished cell."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         self.finished[Cell(**entry["cell"])] = entry
+
+    def sweep(self) -> Sweep:
+        """All that the file holds."""
+        return Sweep(self.environment, [self.finished[cell] for cell in sorted(self.finished, key=place)])
 
 
 def _difference(key: str, held: dict[str, Any], ours: Any) -> str:

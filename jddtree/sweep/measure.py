@@ -78,49 +78,97 @@ def seeded(tasks: Sequence[Task], cell: Cell, seed: int) -> list[Task]:
     ]
 
 
+@dataclass(frozen=True)
+class Program:
+    """What a cell runs: ``stepwise`` if the cell is "ar-stepwise", else ``decoder``."""
+
+    decoder: Decoder
+    stepwise: Stepwise | None
+    stages: Stages | None
+
+
+Key = tuple[Method, int, bool]
+"""What a program is compiled for: method, rows, and whether texts are sampled. Caps (topk) share programs."""
+
+
+def compiled(
+    engine: Engine,
+    tasks: Sequence[Task],
+    groups: Sequence[Group],
+    *,
+    seed: int,
+    stages: bool,
+    advance: Callable[[str], None],
+) -> dict[Key, Program]:
+    """Compile all that the groups will run, side by side, since a compilation keeps few cores busy; and all
+    of it before anything is measured, which must not share the cores. ``advance`` is told of every program.
+    """
+    wanted = keys(engine.pair.block_size, groups)
+    naive = {
+        _key(engine.pair.block_size, cell)
+        for group in groups
+        for cell in group.cells
+        if cell.method == "ar-stepwise"
+    }
+
+    def one(key: Key) -> Program:
+        method, rows, _ = key
+        ready = seeded(tasks, wanted[key], seed)
+        decoder = engine.decoder(ready, method=method, rows=rows)
+        for batch in filled(len(tasks), rows):
+            decoder.compile_for([ready[index] for index in batch])
+        stepwise = Stepwise(decoder) if key in naive else None
+        return Program(decoder, stepwise, Stages(decoder, ready[0]) if stages else None)
+
+    # The slowest first, so that none is left over at the end.
+    order = sorted(wanted, key=lambda key: (key[0].budget, key[1]), reverse=True)
+    found: dict[Key, Program] = {}
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count())
+    try:
+        waiting = {pool.submit(one, key): key for key in order}
+        for number, done in enumerate(as_completed(waiting), 1):
+            found[waiting[done]] = done.result()
+            advance(f"compiled {number} of {len(order)} programs")
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return found
+
+
+def keys(block_size: int, groups: Sequence[Group]) -> dict[Key, Cell]:
+    """What is to be compiled for the groups, each with a cell that runs it."""
+    return {_key(block_size, cell): cell for group in groups for cell in group.cells}
+
+
+def _key(block_size: int, cell: Cell) -> Key:
+    return cell.program(block_size), cell.concurrency, cell.temperature > 0
+
+
 def measure(
     engine: Engine,
     tasks: Sequence[Task],
     group: Group,
+    programs: dict[Key, Program],
     *,
     repetitions: int,
     seed: int,
-    stages: bool,
     advance: Callable[[str], None],
 ) -> Iterator[Run]:
-    """Measure a group whose first cell is plain decoding: compile all, one warm-up batch each, then the
-    repetitions in turns over the cells. Yields a cell when its last repetition is done and its texts of all
-    repetitions have been compared with plain decoding's of this run.
+    """Measure a group whose first cell is plain decoding: one warm-up batch each, then the repetitions in
+    turns over the cells. Yields a cell when its last repetition is done and its texts of all repetitions have
+    been compared with plain decoding's of this run.
 
-    ``advance`` is told the name of what comes next: a compilation or a batch (`steps` counts them).
+    ``programs``: from `compiled`. ``advance`` is told the name of the batch that comes next (`steps` counts).
     """
     problems = filled(len(tasks), group.concurrency)
     ready = {cell: seeded(tasks, cell, seed) for cell in group.cells}
-
-    def compiled(method: Method) -> tuple[Decoder, Stages | None]:
-        cell = next(cell for cell in group.cells if cell.program(engine.pair.block_size) == method)
-        decoder = engine.decoder(ready[cell], method=method, rows=group.concurrency)
-        for batch in problems:
-            decoder.compile_for([ready[cell][index] for index in batch])
-        return decoder, Stages(decoder, ready[cell][0]) if stages else None
-
-    # Side by side, as a compilation keeps few cores busy; of topk programs know nothing.
-    methods = [cell.program(engine.pair.block_size) for cell in group.cells]
-    programs: dict[Method, tuple[Decoder, Stages | None]] = {}
-    pool = ThreadPoolExecutor(max_workers=os.cpu_count())
-    try:
-        advance(f"compiling {len(set(methods))} programs, {group.concurrency} at a time")
-        waiting = {pool.submit(compiled, method): method for method in set(methods)}
-        for done in as_completed(waiting):
-            programs[waiting[done]] = done.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
     runs = []
-    for cell, method in zip(group.cells, methods, strict=True):
+    for cell in group.cells:
         advance(f"{cell.name}, {cell.concurrency} at a time, warm-up")
-        decoder, timer = programs[method]
-        stepwise = Stepwise(decoder) if cell.method == "ar-stepwise" else None
-        run = Run(cell, decoder, stepwise, None if stepwise else timer, problems)
+        found = programs[_key(engine.pair.block_size, cell)]
+        if cell.method == "ar-stepwise":
+            run = Run(cell, found.decoder, found.stepwise, None, problems)
+        else:
+            run = Run(cell, found.decoder, None, found.stages, problems)
         _decode(run, [ready[cell][index] for index in problems[0]])
         runs.append(run)
     plain = runs[0]
@@ -142,7 +190,7 @@ def measure(
 
 def steps(group: Group, prompts: int, repetitions: int) -> int:
     """How often `measure` calls ``advance``."""
-    return 1 + len(group.cells) * (1 + repetitions * len(filled(prompts, group.concurrency)))
+    return len(group.cells) * (1 + repetitions * len(filled(prompts, group.concurrency)))
 
 
 def checks(ours: Repetitions, plain: Repetitions) -> list[Exactness]:

@@ -187,7 +187,8 @@ def _page(sweep: Sweep, drawn: Sequence[tuple[str, str]]) -> Iterator[str]:
         ],
     )
     yield ""
-    yield f"    {about['command']}"
+    for command in about["commands"]:
+        yield f"    {command}"
     yield ""
     yield "## Speed"
     for (temperature, rows), cells in by_group(sweep.cells).items():

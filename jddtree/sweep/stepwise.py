@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,30 +31,39 @@ def step(
 
 
 class Stepwise:
-    """Greedy decoding as a first draft of it looks. Prefill and cache are those of ``decoder``, a
-    plain one.
+    """Greedy decoding as a first draft of it looks, compiled now. Prefill and cache are those of ``decoder``,
+    a plain one.
     """
 
     def __init__(self, decoder: Decoder):
         self.decoder = decoder
-        self.compile_seconds = 0.0
-        self._step: jax.stages.Compiled | None = None
-        self._weights: list[jax.Array] = []
+        began = time.perf_counter()
+        # Flattened once: a compiled call should not walk the modules again.
+        self._weights, modules = jax.tree.flatten(decoder.models[0])
+
+        def program(weights, *rest):
+            return step(jax.tree.unflatten(modules, weights), *rest)
+
+        row = jax.ShapeDtypeStruct((decoder.rows,), jnp.int32)
+        active = jax.ShapeDtypeStruct((decoder.rows,), jnp.bool_)
+        lowered = jax.jit(program, donate_argnums=1).lower(
+            self._weights, decoder.abstract_state.target_cache, row, row, active
+        )
+        self._step = lowered.compile()
+        self.compile_seconds = time.perf_counter() - began
 
     def decode(self, tasks: Sequence[Task]) -> tuple[list[Generation], float, list[float]]:
         """Decode a full batch: the texts, the seconds of the prefill, and for every row the seconds of the
         steps until it ended.
         """
         began = time.perf_counter()
-        target, _, _, state = self.decoder.prefilled(tasks)
+        *_, state = self.decoder.prefilled(tasks)
         first = np.asarray(jnp.take_along_axis(state.tokens, state.lengths[:, None], axis=1))[:, 0]
         kept, prefill_seconds = state.target_cache, time.perf_counter() - began
         results = [Generation() for _ in tasks]
         lengths = np.array([len(task.prompt) for task in tasks], np.int32)
         tokens, active = first.astype(np.int32), np.ones((len(tasks),), bool)
         row_seconds = [0.0] * len(tasks)
-        self._compile(target, kept, tokens, lengths, active)
-        assert self._step is not None
         self._take(tasks, results, tokens, active)
         began = time.perf_counter()
         while active.any():
@@ -84,15 +92,3 @@ class Stepwise:
             elif len(result.output_ids) >= task.tokens(limit) - len(task.prompt):
                 result.finish_reason = "length"
             active[row] = result.finish_reason is None
-
-    def _compile(self, target: Target, kept: Cache, *arrays: Any) -> None:
-        if self._step is None:
-            began = time.perf_counter()
-            # Flattened once: a compiled call should not walk the modules again.
-            self._weights, modules = jax.tree.flatten(target)
-
-            def program(weights, *rest):
-                return step(jax.tree.unflatten(modules, weights), *rest)
-
-            self._step = jax.jit(program, donate_argnums=1).lower(self._weights, kept, *arrays).compile()
-            self.compile_seconds = time.perf_counter() - began

@@ -11,31 +11,38 @@ from jddtree.sweep.journal import SAME, Journal, command, read
 
 ABOUT = {name: name for name in SAME} | {
     "kind": "environment",
-    "format": 1,
+    "format": 2,
     "target": {"name": "t", "content": "a"},
-    "settings": {"budgets": [4], "seed": 0},
-    "command": "x",
+    "settings": {"limit": 4, "seed": 0},
+    "commands": ["x"],
 }
 CELLS = [{"kind": "cell", "cell": asdict(Cell("tree", 0.0, 1, budget)), "n": budget} for budget in (4, 8)]
 
 
-def test_finished_cells_are_found_again_and_half_a_line_goes(tmp_path):
+def test_finished_cells_are_found_again_and_half_a_line_goes(tmp_path, capsys):
     file = tmp_path / "sweep.jsonl"
     first = Journal(file, ABOUT)
     first.add(CELLS[0])
     with file.open("a") as half:
         half.write('{"kind": "cell", "cel')
     assert read(file).cells == CELLS[:1]
-    again = Journal(file, ABOUT | {"command": "another"})
+    assert capsys.readouterr().err == f"note: {file}, line 3 is cut off in the middle: left out\n"
+    again = Journal(file, ABOUT | {"commands": ["another"]})
     assert list(again.finished) == [Cell("tree", 0.0, 1, 4)]
-    again.add(CELLS[1])
-    assert read(file).cells == CELLS
+    plain = {"kind": "cell", "cell": asdict(Cell("ar", 0.0, 1))}
+    for cell in (CELLS[1], plain):
+        again.add(cell)
+    found = read(file)
+    assert found.cells == again.sweep().cells == [plain, *CELLS]
+    assert found.environment["commands"] == ["x", "another"]
+    Journal(file, ABOUT)
+    assert read(file).environment["commands"] == ["x", "another"]
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"settings": {"budgets": [4, 8], "seed": 0}}, r"other flags \(budgets \[4\], not \[4, 8\]\)"),
+        ({"settings": {"limit": 8, "seed": 0}}, r"other flags \(limit 4, not 8\)"),
         ({"target": {"name": "t", "content": "b"}}, "of another target"),
         ({"prompts": {"count": 1}}, "of other prompts"),
         ({"commit": "1"}, "of another commit"),

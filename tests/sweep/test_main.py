@@ -7,6 +7,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from jddtree.sweep import __main__ as sweep
+from jddtree.sweep import journal
 from tests import tiny
 
 PAIR = ["--target", str(tiny.TRAINED / "target"), "--drafter", str(tiny.TRAINED / "drafter")]
@@ -57,7 +58,7 @@ def measured(home):
 
 def test_every_cell_is_exact_and_has_its_figures(measured):
     about, *cells = map(json.loads, measured[0].read_text().splitlines())
-    assert about["prompts"]["count"] == 3 and str(measured[0]) not in about["command"]
+    assert about["prompts"]["count"] == 3 and str(measured[0]) not in about["commands"][0]
     assert [(c["cell"]["temperature"], c["name"]) for c in cells] == [
         (0, "ar"), (0, "ar-stepwise"), (0, "tree(3)"), (0, "tree(3, topk 2)"),
         (1, "ar"), (1, "tree(3)"), (1, "tree(3, topk 2)"),
@@ -93,7 +94,9 @@ def test_the_same_command_goes_on_with_what_is_missing(measured, call, monkeypat
     monkeypatch.setattr(
         sweep,
         "measure",
-        lambda engine, tasks, group, **rest: seen.append(group) or real(engine, tasks, group, **rest),
+        lambda engine, tasks, group, *rest, **more: (
+            seen.append(group) or real(engine, tasks, group, *rest, **more)
+        ),
     )
     status, out, err = call(*words)
     assert (status, "holds 5 of 7 cells: going on" in err) == (0, True), err
@@ -103,8 +106,16 @@ def test_the_same_command_goes_on_with_what_is_missing(measured, call, monkeypat
     assert again[:6] == whole[:6] and len(again) == len(whole)
     seen.clear()
     assert call(*words)[0] == 0 and not seen
-    status, _, err = call(*words[:-1], "0.5")
-    assert status == 2 and "holds a sweep with other flags (temperatures" in err
+    status, _, err = call(*words, "--max-new-tokens", "9")
+    assert status == 2 and "holds a sweep of other prompts" in err
+    # Another grid adds its cells, in their place; the report is of all.
+    status, out, err = call(*words[:-3], "--temperatures", "0", "--methods", "chain")
+    assert (status, "holds 1 of 2 cells, and 6 others: going on" in err) == (0, True), err
+    assert [[cell.name for cell in group.cells] for group in seen] == [["ar", "chain"]]
+    whole = journal.read(file)
+    assert [entry["name"] for entry in whole.cells[:3]] == ["ar", "ar-stepwise", "chain"]
+    assert len(whole.cells) == 8 and len(whole.environment["commands"]) == 2
+    assert out.count("tree(3, topk 2)") == 2
 
 
 def test_a_report_needs_no_models_and_says_what_is_inexact(measured, call, tmp_path):

@@ -52,7 +52,7 @@ def sweep(*cells: dict) -> Sweep:
         "device": {"kind": "cpu", "backend": "cpu", "cores": 2},
         "versions": {"jax": "0"},
         "commit": None,
-        "command": "python -m jddtree.sweep",
+        "commands": ["python -m jddtree.sweep"],
         "target": {"name": "big", "content": "0123456789abcdef"},
         "drafter": None,
         "dtype": "float32",
