@@ -96,31 +96,38 @@ def by_group(cells: Sequence[Entry]) -> dict[tuple[float, int], list[Entry]]:
 
 
 def best(cells: Sequence[Entry], method: str) -> Entry | None:
-    """The fastest exact cell of a method."""
-    ranked = [entry for entry in cells if entry["cell"]["method"] == method and is_exact(entry)]
+    """The fastest exact cell of a method, of those that had rounds."""
+    ranked = [
+        entry
+        for entry in cells
+        if entry["cell"]["method"] == method and is_exact(entry) and entry["times_plain"]
+    ]
     return max(ranked, key=lambda entry: entry["tokens_per_second"], default=None)
 
 
 def findings(sweep: Sweep) -> Iterator[str]:
-    """What the figures come to, a sentence each."""
+    """What the figures come to, a sentence each: the factors at the lowest concurrency (`factors` has them at
+    all), where methods cross, and exactness.
+    """
     groups = by_group(sweep.cells)
-    for (temperature, rows), cells in groups.items():
-        plain, naive = best(cells, "ar"), best(cells, "ar-stepwise")
+    for temperature in dict.fromkeys(temperature for temperature, _ in groups):
+        found = {rows: cells for (t, rows), cells in sorted(groups.items()) if t == temperature}
+        rows, cells = next(iter(found.items()))
         where = f"Temperature {temperature:g}, {rows} at a time"
-        if plain and naive:
-            factor = plain["tokens_per_second"] / naive["tokens_per_second"]
-            yield f"{where}: `ar` is {factor:.2f} times as fast as `ar-stepwise`."
-        ranked = [found for method in ("chain", "tree") if (found := best(cells, method))]
-        for entry in ranked:
+        naive = best(cells, "ar-stepwise")
+        if naive:
+            yield f"{where}: `ar` is {1 / naive['times_plain']:.2f} times as fast as `ar-stepwise`."
+        for entry in [fastest for method in ("chain", "tree") if (fastest := best(cells, method))]:
             test = entry["sign_test"]
             yield (
                 f"{where}: `{entry['name']}` is {entry['times_plain']:.2f} times as fast as `ar` "
                 f"(faster in {test['wins']} of {test['wins'] + test['losses']} pairs, sign test "
                 f"p = {test['p_value']:.2g})."
             )
-    for temperature in dict.fromkeys(temperature for temperature, _ in groups):
         for method in ("chain", "tree"):
             yield from _crossing(method, temperature, groups)
+        if len(found) > 1:
+            yield f"Temperature {temperature:g}, fastest: {_fastest(found)}."
     wrong = [entry for entry in sweep.cells if not is_exact(entry)]
     if wrong:
         names = ", ".join(f"`{e['name']}` ({e['cell']['concurrency']} at a time)" for e in wrong)
@@ -132,6 +139,37 @@ def findings(sweep: Sweep) -> Iterator[str]:
             f"Exact: of {texts} texts over all cells {texts - ties} equal plain decoding's token for token"
             + (f"; {_count(ties, 'text')} part from it at a tie within rounding." if ties else ".")
         )
+
+
+def _fastest(groups: dict[int, list[Entry]]) -> str:
+    """Which method is fastest at which concurrency."""
+    at: dict[str, list[int]] = {}
+    for rows, cells in groups.items():
+        ranked = [found for method in ("ar", "chain", "tree") if (found := best(cells, method))]
+        if ranked:
+            winner = max(ranked, key=lambda entry: entry["times_plain"])
+            at.setdefault(winner["cell"]["method"], []).append(rows)
+    return ", ".join(f"`{method}` at {_list(rows)}" for method, rows in at.items()) + " at a time"
+
+
+def factors(cells: Sequence[Entry]) -> Iterator[str]:
+    """A table with a line for every temperature and concurrency: what each method's best cell gains."""
+    lines = []
+    for (temperature, rows), group in sorted(by_group(cells).items()):
+        plain, naive = best(group, "ar"), best(group, "ar-stepwise")
+        line = [f"{temperature:g}", str(rows), "" if plain is None else f"{plain['tokens_per_second']:.1f}"]
+        line.append(f"{1 / naive['times_plain']:.2f}" if naive else "")
+        for method in ("chain", "tree"):
+            found = best(group, method)
+            if found is None:
+                line += ["", ""]
+            else:
+                p = f"{found['sign_test']['p_value']:.2g}"
+                name = "" if method == "chain" else f" {found['name']}"
+                line += [f"{found['times_plain']:.2f}{name}", p]
+        lines.append(line)
+    titles = ["T", "at a time", "ar, tokens/s", "ar / ar-stepwise", "chain / ar", "p", "best tree / ar", "p"]
+    yield from _table(titles, lines)
 
 
 def _crossing(method: str, temperature: float, groups: dict[tuple[float, int], list[Entry]]) -> Iterator[str]:
@@ -191,6 +229,9 @@ def _page(sweep: Sweep, drawn: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield f"    {command}"
     yield ""
     yield "## Speed"
+    if len(by_group(sweep.cells)) > 1:
+        yield from ("", "### Factors", "")
+        yield from factors(sweep.cells)
     for (temperature, rows), cells in by_group(sweep.cells).items():
         yield from ("", f"### Temperature {temperature:g}, {rows} at a time", "")
         yield from _table(COLUMNS, [row(entry) for entry in cells])

@@ -80,7 +80,13 @@ def test_factors_and_crossings_are_stated():
     assert "1 at a time: `tree(8)` is 2.00 times as fast as `ar` (faster in 7 of 8 pairs" in text
     assert "best tree crosses `ar` between 1 and 4 at a time" in text
     assert "best chain is faster than `ar` at every concurrency measured, 1 to 4" in text
+    assert "fastest: `tree` at 1, `chain` at 4 at a time" in text
     assert "of 32 texts over all cells 32 equal" in text
+    table = list(report.factors(CELLS))
+    assert table[2:] == [
+        "| 0 | 1 | 100.0 | 2.00 | 1.50 | 0.035 | 2.00 tree(8) | 0.035 |",
+        "| 0 | 4 | 100.0 |  | 1.20 | 0.035 | 0.90 tree(8) | 0.035 |",
+    ]
 
 
 def test_an_inexact_cell_is_marked_and_never_ranked(tmp_path):
