@@ -89,7 +89,7 @@ class Engine:
         target: Path | str | None = None,
         drafter: Path | str | None = None,
         *,
-        method: str = "tree",
+        method: str | None = None,
         budget: int = DEFAULT_BUDGET,
         rule: str = "follow",
         top_logprobs: int | None = None,
@@ -98,17 +98,23 @@ class Engine:
         say: Callable[[str], object] = print,
     ) -> "Engine":
         """Load folders or a GGUF file, or the bundled pair if none is given. The target "smollm2" brings its
-        own drafter; where that is missing, ``method`` becomes "ar", and ``say`` is told.
+        own drafter.
 
+        method: None means "tree"; or "ar" for smollm2 where its drafter is missing, which ``say`` is told.
         dtype: "float32" or "bfloat16" (None: float32 on a CPU, else bfloat16). ``say`` takes lines for the
         user, such as that a folder is converted. Raises InputError.
         """
         if target is None and drafter is not None:
             raise InputError("a drafter needs the target that it was trained for")
         folders = pair_places(Path(target) if target else None, Path(drafter) if drafter else None)
-        if method != "ar" and folders[1] is None and target is not None and is_named(Path(target)):
+        if folders[1] is None and method != "ar":
+            if method is not None or target is None or not is_named(Path(target)):
+                raise InputError(
+                    f"method {method or 'tree'} needs a drafter for {target}: give one, or use ar"
+                )
             say(f"No drafter for {target} lies in {BUNDLED}: decoding plainly.")
             method = "ar"
+        method = method or "tree"
         cache_dir = cache_dir or default_cache_dir()
         jax.config.update("jax_compilation_cache_dir", str(cache_dir / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

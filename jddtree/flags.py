@@ -37,7 +37,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--cache-dir", type=path, metavar="DIR", help="for converted weights and compiled programs")
 
     add = parser.add_argument_group("method").add_argument
-    add("--method", choices=METHODS, default="tree", help="ar: plain decoding, no drafter (default tree)")
+    add("--method", choices=METHODS, help="ar: plain decoding, no drafter (default tree)")
     add("--budget", type=int, metavar="N", help=f"nodes of a tree (default {DEFAULT_BUDGET})")
     add("--topk", type=int, metavar="K", help="children that a tree node may have (default: no cap)")
     add("--rule", choices=RULES, default="follow", help="how sampled rows walk the tree (default follow)")
@@ -104,9 +104,10 @@ def wishes(flags: argparse.Namespace) -> Wishes:
 
 
 def _check(flags: argparse.Namespace) -> None:
+    method = flags.method or "tree"
     for name in ("budget", "topk"):
-        if getattr(flags, name) is not None and flags.method != "tree":
-            raise InputError(f"--{name} belongs to --method tree, not to {flags.method}")
+        if getattr(flags, name) is not None and method != "tree":
+            raise InputError(f"--{name} belongs to --method tree, not to {method}")
     if flags.budget is not None and flags.budget < 0:
         raise InputError(f"--budget must be 0 or more, not {flags.budget}")
     for name in ("topk", "max_new_tokens", "max_context", "rows", "n"):
@@ -132,9 +133,9 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.rows is not None and flags.prompts is None and flags.n == 1:
         raise InputError("--rows is for many prompts: --prompts or --n")
     alone = flags.target is not None and flags.drafter is None and not is_named(flags.target)
-    if alone and flags.method != "ar":
-        raise InputError(f"--target needs its --drafter for --method {flags.method} (--method ar needs none)")
+    if alone and method != "ar":
+        raise InputError(f"--target needs its --drafter for --method {method} (--method ar needs none)")
     if flags.target is None and flags.drafter is not None:
         raise InputError("--drafter needs the --target that it was trained for")
-    if flags.drafter is not None and flags.method == "ar":
+    if flags.drafter is not None and method == "ar":
         raise InputError("--method ar uses no --drafter")

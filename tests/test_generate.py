@@ -458,6 +458,8 @@ def test_a_named_target_without_its_drafter_decodes_plainly(call, tmp_path, monk
     record = json.loads(out)
     assert (status, record["method"], record["budget"], len(record["output_ids"])) == (0, "ar", None, 2)
     assert any(line.startswith("No drafter for smollm2 lies in") for line in lines)
+    refused = (2, "", ["error: method chain needs a drafter for smollm2: give one, or use ar"])
+    assert call(*words, "--method", "chain") == refused
 
 
 def test_a_summary_without_rounds_has_no_rates():
@@ -468,5 +470,5 @@ def test_a_summary_without_rounds_has_no_rates():
 
 def test_defaults_are_a_tree_of_sixteen_on_the_bundled_pair():
     flags = parse(["hi"])
-    assert (flags.method, flags.target, flags.drafter, flags.budget) == ("tree", None, None, None)
+    assert (flags.method, flags.target, flags.drafter, flags.budget) == (None, None, None, None)
     assert (DEFAULT_BUDGET, flags.max_new_tokens, flags.thinking) == (16, 256, "off")

@@ -1,9 +1,9 @@
 """``python -m jddtree.compare pair``: does this drafter draft for this target?
 
 Chains of the same prompts: as the pair is; with the drafter's features rolled by half of their channels (what
-it gets right without being able to read them); with features of the layers one below and one above; and with
-a drafter that knows plain decoding's text (what the decoder accepts of a draft without a mistake: whole
-blocks).
+it gets right without being able to read them); with features of the layers one below and one above; with
+other rotary bases, the target's own among them; and with a drafter that knows plain decoding's text (what the
+decoder accepts of a draft without a mistake: whole blocks).
 """
 
 import argparse
@@ -34,8 +34,16 @@ from jddtree.sweep.suites import SUITES, read_suite, tasks_of
 TIMES_CHANCE = 2.0
 """A sound drafter gets more than so many times as many tokens accepted a round as one that cannot read."""
 
+LEAST = 0.1
+"""Tokens accepted a round that a sound drafter gets more than."""
+
 BETTER = 1.1
-"""Neighbouring layers that get so many times as many accepted are the ones that it was trained on."""
+"""Neighbouring layers, or a rotary base, that get so many times as many accepted are those it was trained
+with.
+"""
+
+BASES = (10_000.0, 1_000_000.0)
+"""Rotary bases (rope_theta) that most models have."""
 
 WHOLE = 0.95
 """Share of a block that a perfect draft must have accepted; ties within rounding take a little."""
@@ -118,6 +126,7 @@ class Found:
     rolled: float
     below: float
     above: float
+    bases: dict[float, float]
     perfect: float
 
     @property
@@ -127,11 +136,14 @@ class Found:
             return "the pair's text is not plain decoding's: the decoder is broken, not the drafter"
         if self.perfect < WHOLE * self.block_size:
             return "a draft without a mistake is not accepted: the decoder is broken, not the drafter"
-        if self.pair - 1 <= TIMES_CHANCE * (self.rolled - 1) or self.pair - 1 < 0.1:
+        others = {"with the layers one below": self.below, "with the layers one above": self.above}
+        others |= {f"with a rotary base of {base:g}": value for base, value in self.bases.items()}
+        better = max(others, key=lambda name: others[name])
+        reads = max(TIMES_CHANCE * (self.rolled - 1), LEAST)
+        if others[better] - 1 > max(BETTER * (self.pair - 1), reads):
+            return f"acceptance is that of a broken drafter: {better} it does better"
+        if self.pair - 1 <= reads:
             return "acceptance is that of a broken drafter"
-        for side in ("below", "above"):
-            if getattr(self, side) - 1 > BETTER * (self.pair - 1):
-                return f"acceptance is that of a broken drafter: with the layers one {side} it does better"
         return "sound"
 
 
@@ -168,7 +180,8 @@ def main(flags: argparse.Namespace) -> int:
             f"  features rolled   {found.rolled:.2f}\n"
             f"  layers below      {found.below:.2f}\n"
             f"  layers above      {found.above:.2f}\n"
-            f"  perfect drafts    {found.perfect:.2f}\n"
+            + "".join(f"  base {base:<12g} {value:.2f}\n" for base, value in found.bases.items())
+            + f"  perfect drafts    {found.perfect:.2f}\n"
             f"{found.verdict}"
         )
         if "broken drafter" in found.verdict:
@@ -181,6 +194,13 @@ def shifted(drafter: DFlash, by: int) -> DFlash:
     moved, config = nnx.clone(drafter), drafter.config
     layers = tuple(min(max(tap + by, 0), config.num_target_layers - 1) for tap in config.target_layers)
     moved.config = replace(config, target_layers=layers)
+    return moved
+
+
+def based(drafter: DFlash, base: float) -> DFlash:
+    """The drafter with another rotary base."""
+    moved = nnx.clone(drafter)
+    moved.config = replace(drafter.config, rope=replace(drafter.config.rope, theta=base))
     return moved
 
 
@@ -210,6 +230,8 @@ def examine(pair: Pair, tasks: Sequence[Task]) -> Found:
         compare(ours.output_ids, theirs.output_ids, theirs.margins)
         for ours, theirs in zip(results, plain, strict=True)
     ]
+    own = pair.drafter.config.rope.theta
+    others = [base for base in dict.fromkeys((pair.target.config.rope.theta, *BASES)) if base != own]
     return Found(
         block_size=pair.block_size,
         texts=len(tasks),
@@ -220,5 +242,6 @@ def examine(pair: Pair, tasks: Sequence[Task]) -> Found:
         rolled=float(np.mean(lengths(Rolled(pair.drafter))[1])),
         below=float(np.mean(lengths(shifted(pair.drafter, -1))[1])),
         above=float(np.mean(lengths(shifted(pair.drafter, 1))[1])),
+        bases={base: float(np.mean(lengths(based(pair.drafter, base))[1])) for base in others},
         perfect=float(np.mean(lengths(Knowing(pair.drafter, jnp.asarray(texts)))[1])),
     )

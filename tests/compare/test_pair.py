@@ -4,27 +4,50 @@ from dataclasses import replace
 
 import pytest
 
-from jddtree.compare.pair import Found, examine, shifted
+from jddtree.compare.pair import Found, based, examine, shifted
+from jddtree.config import Rope
 from jddtree.engine import Engine
 
 SOUND = Found(
-    8, texts=4, texts_exact=4, rounds=40, first=0.8, pair=3.0, rolled=1.1, below=2.5, above=2.0, perfect=8.0
+    8,
+    texts=4,
+    texts_exact=4,
+    rounds=40,
+    first=0.8,
+    pair=3.0,
+    rolled=1.1,
+    below=2.5,
+    above=2.0,
+    perfect=8.0,
+    bases={1e6: 1.9, 5e5: 2.0},
 )
+
+
+BROKEN = "acceptance is that of a broken drafter"
+NOTHING = {"below": 1.0, "above": 1.0, "bases": {1e6: 1.05}}
 
 
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [
         ({}, "sound"),
-        ({"pair": 1.15, "below": 1.0, "above": 1.0}, "acceptance is that of a broken drafter"),
-        ({"pair": 1.05, "rolled": 1.0}, "acceptance is that of a broken drafter"),
-        ({"above": 3.4}, "acceptance is that of a broken drafter: with the layers one above it does better"),
-        ({"perfect": 5.0}, "a draft without a mistake is not accepted"),
-        ({"texts_exact": 3}, "the pair's text is not plain decoding's"),
+        ({"pair": 1.15, **NOTHING}, BROKEN),
+        ({"pair": 1.05, "rolled": 1.0, **NOTHING}, BROKEN),
+        ({"above": 3.4}, f"{BROKEN}: with the layers one above it does better"),
+        ({"pair": 1.0, "bases": {1e4: 2.6}}, f"{BROKEN}: with a rotary base of 10000 it does better"),
+        ({"bases": {1e6: 3.1}}, "sound"),
+        (
+            {"perfect": 5.0},
+            "a draft without a mistake is not accepted: the decoder is broken, not the drafter",
+        ),
+        (
+            {"texts_exact": 3},
+            "the pair's text is not plain decoding's: the decoder is broken, not the drafter",
+        ),
     ],
 )
 def test_verdicts(change, verdict):
-    assert replace(SOUND, **change).verdict.startswith(verdict)
+    assert replace(SOUND, **change).verdict == verdict
 
 
 def test_a_trained_pair_is_sound(trained, trained_runs):
@@ -33,6 +56,7 @@ def test_a_trained_pair_is_sound(trained, trained_runs):
     assert found.verdict == "sound", found
     assert found.perfect == found.block_size == 8 and found.texts_exact == found.texts == 3
     assert found.pair > 2 > found.rolled
+    assert trained.drafter.config.rope.theta not in found.bases
 
 
 def test_taps_move_as_far_as_there_are_layers(trained):
@@ -40,3 +64,9 @@ def test_taps_move_as_far_as_there_are_layers(trained):
     assert shifted(trained.drafter, 1).target_layers == tuple(min(tap + 1, last) for tap in taps)
     assert shifted(trained.drafter, -99).target_layers == (0,) * len(taps)
     assert trained.drafter.target_layers == taps
+
+
+def test_another_base_is_the_same_drafter_otherwise(trained):
+    moved = based(trained.drafter, 500.0)
+    assert moved.config == replace(trained.drafter.config, rope=Rope(500.0, None))
+    assert trained.drafter.config.rope.theta == 10_000
