@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,6 +48,8 @@ def leave(status: int) -> NoReturn:
     at work, and tearing them down aborts.
     """
     if status > 128:
+        with suppress(OSError):
+            sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)

@@ -1,17 +1,16 @@
 """Runs a script's main function: a user's mistake becomes one line and exit code 2."""
 
-import sys
 from collections.abc import Callable
+from typing import NoReturn
 
-from jddtree.errors import InputError
+from jddtree.command import exit_status, leave
 
 
-def run(main: Callable[[], None]) -> None:
-    """Call ``main``; an InputError is printed and exits with code 2, Ctrl-C with 130."""
-    try:
+def run(main: Callable[[], None]) -> NoReturn:
+    """Call ``main`` and end the process as the package's commands end (`jddtree.command.exit_status`)."""
+
+    def job() -> int:
         main()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        return 0
+
+    leave(exit_status(job, "interrupted"))

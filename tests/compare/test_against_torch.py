@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from jddtree.compare.__main__ import main
+from jddtree.compare.against_torch import run_torch
+from jddtree.errors import InputError
 from tests import tiny
 
 TORCH = os.environ.get("JDDTREE_TORCH_PYTHON")
@@ -77,3 +79,12 @@ def test_without_torch_the_line_says_what_to_pass(
     assert status == 2
     assert "this Python has no torch" in errors
     assert "--torch-python" in errors
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [("true", "ran and wrote nothing: name a Python interpreter"), ("false", "the PyTorch side failed")],
+)
+def test_what_is_no_python_is_one_line(program: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run_torch(program, {"prompts": []})

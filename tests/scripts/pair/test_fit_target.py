@@ -106,6 +106,8 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path, monkeypatch):
         fit(replace(PLAN, rate=1e-3), "stopped 2")
     with pytest.raises(InputError, match="more than all"):
         replace(PLAN, rounds=4)
+    with pytest.raises(InputError, match="--unlike-slots 32 must be at most --width 16"):
+        fit(replace(PLAN, slots=32), "too long")
 
 
 def test_a_kind_that_fits_no_row_has_no_loss():
