@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from pallas_kernels.top_k import reference
 
-SHORTEST = 32_768
-"""Shorter axes are left to `jax.lax.top_k`."""
+SHORTEST, LONG = 4096, 32_768
+"""Shorter axes are left to `jax.lax.top_k`; long ones go through two levels of chunks."""
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
@@ -19,7 +19,8 @@ def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
         raise NotImplementedError("measured on GPUs alone")
     if x.shape[-1] < SHORTEST:
         raise NotImplementedError(f"{x.shape[-1]} values are few")
-    return by_chunks(x, k, (512, 32) if k <= 32 else (128, 16))
+    small = 32 if k <= 32 else 16
+    return by_chunks(x, k, (small,) if x.shape[-1] < LONG else (512 if k <= 32 else 128, small))
 
 
 def by_chunks(x: jax.Array, k: int, sizes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
