@@ -132,13 +132,17 @@ class Decoder:
         self._weights = weights
 
     def decode(
-        self, tasks: Sequence[Task], tokenizer: Tokenizer | None = None
+        self,
+        tasks: Sequence[Task],
+        tokenizer: Tokenizer | None = None,
+        read: Callable[[int, int], object] | None = None,
     ) -> Generator[list[Generation]]:
         """Decode up to ``rows`` tasks, yielding after the prefill and after every chunk of rounds.
 
         The same list is yielded each time, one Generation a task, grown by what the step added. The host
         fetches once a step. A caller may set a row's ``finish_reason`` to end it: that row becomes inert at
-        the next chunk. Closing the generator ends all rows with "cancelled".
+        the next chunk. Closing the generator ends all rows with "cancelled". ``read`` is told after every
+        prefill chunk how many tokens of how many the longest prompt has behind it.
 
         Raises:
           InputError: a task does not fit the target, this decoder's rows, slots, budget or mode.
@@ -148,7 +152,7 @@ class Decoder:
         request = jax.device_put(self._request(tasks))
         rows = [Row(task.name, len(task.prompt), tokenizer, task.stop_strings) for task in tasks]
         results = [row.result for row in rows]
-        state = self._prefill_all(tasks, request, rows)
+        state = self._prefill_all(tasks, request, rows, read)
         try:
             yield results
             while not all(row.finished for row in rows):
@@ -175,7 +179,7 @@ class Decoder:
         target, drafter = self.models
         request = self._request(tasks)
         rows = [Row(each.name, len(each.prompt), None, ()) for each in tasks]
-        return target, drafter, request, self._prefill_all(tasks, request, rows)
+        return target, drafter, request, self._prefill_all(tasks, request, rows, None)
 
     @property
     def models(self) -> tuple[Target, Drafter | None]:
@@ -262,7 +266,13 @@ class Decoder:
             sampling=stack([task.policy for task in every], self.vocab_size),
         )
 
-    def _prefill_all(self, tasks: Sequence[Task], request: Request, rows: Sequence[Row]) -> DecodeState:
+    def _prefill_all(
+        self,
+        tasks: Sequence[Task],
+        request: Request,
+        rows: Sequence[Row],
+        read: Callable[[int, int], object] | None,
+    ) -> DecodeState:
         """Commit the prompts chunk by chunk and give every row its first token."""
         state = self._empty()
         lengths = np.zeros((self.rows,), np.int32)
@@ -277,6 +287,9 @@ class Decoder:
             last = (count > 0) & (begin + count == lengths)
             state, report = self._prefill(width)(self._weights, request, state, ids, count, last)
             reports.append((report, last))
+            if read is not None:
+                jax.block_until_ready(report)
+                read(min(begin + width, int(lengths.max())), int(lengths.max()))
         for report, last in jax.device_get(reports):
             for row in np.flatnonzero(last).tolist():
                 rows[row].add(report, row, in_round=False)

@@ -5,7 +5,8 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from jddtree.exactness import Exactness
 from jddtree.finish import Generation
 from jddtree.flags import DEFAULT_ROWS, parse, wishes
 from jddtree.prompts import Wishes, as_ids, as_messages, batches, read_json_list, read_prompts
+from jddtree.reading import reading
 
 SUSPICIOUS_ROUNDS = 16
 """A drafter of which nothing is accepted for so many rounds is broken or meant for another target."""
@@ -130,12 +132,10 @@ class Batch:
         with Console(stderr=True).status("compiling"):
             self.decoder = self.engine.decoder(self.tasks, rows=self.rows)
         self.seconds.compile = self.decoder.compile_seconds
-        growing = self.decoder.decode(self.tasks, self.engine.pair.tokenizer)
         try:
-            self._follow(growing, show if show_numbers is None else None)
+            self._follow(show if show_numbers is None else None)
         except KeyboardInterrupt:
             self.interrupted = True
-            growing.close()
             for result in self.results:
                 if result.finish_reason in (None, "cancelled"):
                     result.finish_reason = "interrupted"
@@ -149,16 +149,20 @@ class Batch:
                 show(f"--- {number}: {task.name}\n{shown(result)}\n")
         self._report()
 
-    def _follow(self, growing: Generator[list[Generation]], show: Callable[[str], object] | None) -> None:
+    def _follow(self, show: Callable[[str], object] | None) -> None:
+        assert self.decoder is not None
         began = time.perf_counter()
-        with Console(stderr=True).status("reading the prompt"):
+        with reading() as tell:
+            growing = self.decoder.decode(self.tasks, self.engine.pair.tokenizer, tell)
             self.results = next(growing)
         self.seconds.prefill = time.perf_counter() - began
-        self._show(show)
-        began = time.perf_counter()
-        for self.results in growing:
-            self.seconds.decode = time.perf_counter() - began
+        # Closed at an interrupt too, which ends all rows.
+        with closing(growing):
             self._show(show)
+            began = time.perf_counter()
+            for self.results in growing:
+                self.seconds.decode = time.perf_counter() - began
+                self._show(show)
 
     def _show(self, show: Callable[[str], object] | None) -> None:
         """Show what has come of a single text."""

@@ -180,6 +180,10 @@ def test_rows_may_end_their_prompts_in_different_chunks(monkeypatch):
     monkeypatch.setattr(jddtree.decoder, "CHUNKS", (8,))
     rows = tiny.decode(random_decoder(2), [OTHER, PROMPT], max_new=MAX_NEW)
     assert [row.output_ids for row in rows] == wanted
+    told = []
+    tasks = [Task(prompt, max_new=2) for prompt in (OTHER, PROMPT)]
+    next(random_decoder(2).decode(tasks, read=lambda *at: told.append(at)))
+    assert told == [(8, 21), (16, 21), (21, 21)]
 
 
 # Rows and reuse.
