@@ -137,7 +137,7 @@ class Found:
         if self.perfect < WHOLE * self.block_size:
             return "a draft without a mistake is not accepted: the decoder is broken, not the drafter"
         others = {"with the layers one below": self.below, "with the layers one above": self.above}
-        others |= {f"with a rotary base of {base:g}": value for base, value in self.bases.items()}
+        others |= {f"with a rotary base of {base:,.0f}": value for base, value in self.bases.items()}
         better = max(others, key=lambda name: others[name])
         reads = max(TIMES_CHANCE * (self.rolled - 1), LEAST)
         if others[better] - 1 > max(BETTER * (self.pair - 1), reads):
@@ -180,7 +180,7 @@ def main(flags: argparse.Namespace) -> int:
             f"  features rolled   {found.rolled:.2f}\n"
             f"  layers below      {found.below:.2f}\n"
             f"  layers above      {found.above:.2f}\n"
-            + "".join(f"  base {base:<12g} {value:.2f}\n" for base, value in found.bases.items())
+            + "".join(f"  base {base:<12,.0f} {value:.2f}\n" for base, value in found.bases.items())
             + f"  perfect drafts    {found.perfect:.2f}\n"
             f"{found.verdict}"
         )

@@ -34,7 +34,7 @@ NOTHING = {"below": 1.0, "above": 1.0, "bases": {1e6: 1.05}}
         ({"pair": 1.15, **NOTHING}, BROKEN),
         ({"pair": 1.05, "rolled": 1.0, **NOTHING}, BROKEN),
         ({"above": 3.4}, f"{BROKEN}: with the layers one above it does better"),
-        ({"pair": 1.0, "bases": {1e4: 2.6}}, f"{BROKEN}: with a rotary base of 10000 it does better"),
+        ({"pair": 1.0, "bases": {1e4: 2.6}}, f"{BROKEN}: with a rotary base of 10,000 it does better"),
         ({"bases": {1e6: 3.1}}, "sound"),
         (
             {"perfect": 5.0},
