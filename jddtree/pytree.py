@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are JAX pytrees."""
+"""Frozen dataclasses that are JAX pytrees, and the names of places in a tree."""
 
 import dataclasses
 from typing import Any, dataclass_transform
@@ -27,3 +27,9 @@ def pytree_dataclass[T: type](cls: T) -> T:
 
     jax.tree_util.register_pytree_with_keys(made, flatten, unflatten)
     return made
+
+
+def dotted(path: tuple[Any, ...]) -> str:
+    """A tree path as ``layers.0.mlp.weight``; the variable's own ``value`` is left out."""
+    keys = [jax.tree_util.keystr((key,), simple=True) for key in path]
+    return ".".join(keys[:-1] if keys[-1] == "value" else keys)

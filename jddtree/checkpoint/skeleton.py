@@ -15,6 +15,7 @@ from jddtree.errors import InputError
 from jddtree.models.dense import Dense
 from jddtree.models.dflash import DFlash
 from jddtree.models.kimi_k2 import KimiK2
+from jddtree.pytree import dotted
 
 FLOAT32 = jnp.dtype(jnp.float32)
 
@@ -49,12 +50,6 @@ def abstract_model(raw: Mapping[str, Any], packed: frozenset[str]) -> nnx.Module
 def array_paths(tree: Any) -> list[tuple[str, Any]]:
     """(dotted path, leaf) of a model or its state, in tree order. Paths are as in the mapping tables."""
     return [(dotted(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-
-
-def dotted(path: tuple[Any, ...]) -> str:
-    """A tree path as ``layers.0.mlp.weight``; the variable's own ``value`` is left out."""
-    keys = [jax.tree_util.keystr((key,), simple=True) for key in path]
-    return ".".join(keys[:-1] if keys[-1] == "value" else keys)
 
 
 def check(plan: Plan, raw: Mapping[str, Any], source: Mapping[str, Tensor]) -> None:

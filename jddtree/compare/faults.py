@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
-from jddtree.checkpoint.skeleton import dotted
 from jddtree.errors import InputError
 from jddtree.load import Pair
 from jddtree.models import gqa, layers, mla
+from jddtree.pytree import dotted
 
 Fault = Literal["mask-stride", "rope-layout", "router-bias-bf16", "taps-off-by-one", "nibble-order"]
 FAULTS: tuple[str, ...] = get_args(Fault)

@@ -9,11 +9,11 @@ import pytest
 
 from jddtree.checkpoint import Checkpoint
 from jddtree.checkpoint.mapping import Plan
-from jddtree.checkpoint.skeleton import dotted
 from jddtree.compare import faults, stages
 from jddtree.compare.against_torch import compared, verdict
 from jddtree.errors import InputError
 from jddtree.load import Pair
+from jddtree.pytree import dotted
 from tests import tiny
 
 PROMPT, BUDGET = [3, 10, 0, 7, 22, 9], 6

@@ -1,0 +1,279 @@
+"""Layouts: how weights, caches and rows are cut over devices. Only this file names mesh axes.
+
+A layout is a product of four sizes: ``dp`` copies of the weights that share out the rows, ``pp`` stages of
+layers, ``ep`` groups of experts, ``tp`` parts of everything else. Attention heads, the vocabulary and the
+width of dense and shared MLPs are cut over the stages, experts and tensor axes together, so ``ep8`` cuts
+attention as ``tp8`` does; only the layers that stages share out are cut by the last two alone.
+
+Programs run inside one `jax.shard_map` over all axes: model code sees its own device's part of every array
+and says itself where parts are put together. So no choice is left to the compiler, and kernels, which it
+could not cut, see plain arrays. Without a mesh the same calls do nothing.
+"""
+
+import math
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
+from jaxtyping import Array, Int
+
+from jddtree.config import DenseConfig, DFlashConfig, KimiK2Config
+from jddtree.errors import InputError
+from jddtree.pytree import dotted
+from jddtree.quantization import GROUP
+
+Config = KimiK2Config | DenseConfig | DFlashConfig
+
+AXES = ("data", "stage", "expert", "tensor")
+_SHORT = ("dp", "pp", "ep", "tp")
+_WIDTH = ("stage", "expert", "tensor")
+"""What heads, vocabulary and MLP widths are cut over; inside a stage without the first."""
+
+# What each dimension of an array is cut by, by the end of the array's path; the rest is on every device.
+# INT4 words outside of experts are dequantised when they are loaded: only rows of them are cut before.
+_CUTS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"(embed_tokens|lm_head)\.weight", ("width",)),
+    (r"experts\.(gate_proj|up_proj)\.weight\w*", ("expert", "tensor")),
+    (r"experts\.down_proj\.weight\w*", ("expert", None, "tensor")),
+    (r"(q_b_proj|q_proj|gate_proj|up_proj)\.(weight\w*|bias)", ("width",)),
+    (r"(k_proj|v_proj)\.(weight\w*|bias)", ("kv heads",)),
+    (r"k_up|v_up", ("width",)),
+    (r"(o_proj|down_proj)\.weight", (None, "width")),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the mesh axes."""
+
+    data: int = 1
+    stage: int = 1
+    expert: int = 1
+    tensor: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Layout":
+        """``tp8``, ``ep4xtp2``, ``dp2xtp4`` and the like, in any order. Raises InputError."""
+        sizes: dict[str, int] = {}
+        for part in text.split("x"):
+            found = re.fullmatch(r"([a-z]*)(\d*)", part)
+            name, number = found.groups() if found else (part, "")
+            if name not in _SHORT:
+                raise InputError(
+                    f"layout {text}: no axis is named {name!r}; use dp, pp, ep and tp with numbers, "
+                    "as in tp8 or ep4xtp2"
+                )
+            if not number or int(number) < 1:
+                raise InputError(f"layout {text}: {name} needs a number of 1 or more, as in {name}2")
+            if name in sizes:
+                raise InputError(f"layout {text}: {name} is there twice")
+            sizes[name] = int(number)
+        return cls(*(sizes.get(name, 1) for name in _SHORT))
+
+    def __str__(self) -> str:
+        """What `parse` reads, without sizes of 1 (``tp1`` for a single device)."""
+        sizes = zip(_SHORT, astuple(self), strict=True)
+        return "x".join(f"{name}{size}" for name, size in sizes if size > 1) or "tp1"
+
+    @property
+    def size(self) -> int:
+        """How many devices it takes."""
+        return math.prod(astuple(self))
+
+    def mesh(self, devices: Sequence[jax.Device] | None = None) -> Mesh:
+        """A mesh of the first devices (default: all there are). Raises InputError if they are too few."""
+        devices = jax.devices() if devices is None else devices
+        if len(devices) < self.size:
+            there = f"there {'is' if len(devices) == 1 else 'are'} {len(devices)}"
+            raise InputError(f"layout {self} needs {self.size} devices; {there}")
+        return jax.make_mesh(
+            astuple(self), AXES, axis_types=(AxisType.Auto,) * 4, devices=devices[: self.size]
+        )
+
+    def abstract_mesh(self) -> AbstractMesh:
+        """The mesh without devices, for shapes and bytes."""
+        return AbstractMesh(astuple(self), AXES, axis_types=(AxisType.Auto,) * 4)
+
+    def axes(self, *names: str) -> tuple[str, ...] | str | None:
+        """An entry of a PartitionSpec: those of the axes that cut anything."""
+        kept = tuple(name for name in names if getattr(self, name) > 1)
+        return kept[0] if len(kept) == 1 else kept or None
+
+    def ways(self, *names: str) -> int:
+        """Into how many parts some axes cut together."""
+        return math.prod(getattr(self, name) for name in names)
+
+
+def kv_axes(layout: Layout, heads: int, width: tuple[str, ...] = _WIDTH) -> tuple[str, ...]:
+    """Those of the axes ``width``, which cut query heads, that also cut ``heads`` key-value heads: as many
+    from the left as divide them. Over the rest every device holds the same group of key-value heads.
+    """
+    axes: tuple[str, ...] = ()
+    for name in width:
+        if heads % layout.ways(*axes, name):
+            break
+        axes = (*axes, name)
+    return axes
+
+
+def unstaged_layers(config: Config) -> int:
+    """How many layers at the start are not shared out over stages: dense ones before layers of experts."""
+    return config.first_dense_layers if isinstance(config, KimiK2Config) else 0
+
+
+def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers a stage, the first stages one more where they cannot be equal."""
+    return tuple(layers // stages + (stage < layers % stages) for stage in range(stages))
+
+
+def check(layout: Layout, config: Config, packed: frozenset[str] = frozenset()) -> None:
+    """Whether a model can be cut so; ``packed``: its INT4 modules.
+
+    Raises:
+        InputError: the line names the dimension that cannot be cut.
+    """
+    width, target = layout.ways(*_WIDTH), not isinstance(config, DFlashConfig)
+    who = "target" if target else "drafter"
+    cuts = [("attention heads", config.num_heads, width), ("MLP width", config.intermediate_size, width)]
+    if target:
+        cuts.append(("vocabulary", config.vocab_size, width))
+    if isinstance(config, KimiK2Config):
+        inside = layout.ways("expert", "tensor")
+        shared = config.moe_intermediate_size * config.num_shared_experts
+        cuts += [("experts", config.num_experts, layout.expert)]
+        cuts += [("expert width", config.moe_intermediate_size, layout.tensor)]
+        cuts += [("width of the shared expert", shared, inside)]
+    elif target and layout.expert > 1:
+        raise InputError(f"layout {layout}: the target has no experts to cut; use tp in place of ep")
+    for what, size, ways in cuts:
+        if size % ways:
+            raise InputError(f"layout {layout}: the {who}'s {what} ({size}) cannot be cut {ways} ways")
+    if isinstance(config, KimiK2Config) and any(".experts." in path for path in packed):
+        each = config.moe_intermediate_size // layout.tensor
+        if each % GROUP:
+            raise InputError(
+                f"layout {layout}: the expert width ({config.moe_intermediate_size}) cut {layout.tensor} "
+                f"ways gives {each}, which breaks INT4 groups of {GROUP}"
+            )
+    if not isinstance(config, KimiK2Config):
+        own, each = config.num_heads // width, config.num_heads // config.num_kv_heads
+        if max(own, each) % min(own, each):
+            raise InputError(
+                f"layout {layout}: the {who}'s {config.num_kv_heads} key-value heads cannot be shared by "
+                f"{width} devices of {own} attention heads each"
+            )
+    if target and layout.stage > 1:
+        _check_stages(layout, config)
+
+
+def _check_stages(layout: Layout, config: Config) -> None:
+    staged = config.num_layers - unstaged_layers(config)
+    if layout.stage > staged:
+        raise InputError(f"layout {layout}: {layout.stage} stages for {staged} layers that can be shared out")
+    alike = config.moe_layer_freq == 1 if isinstance(config, KimiK2Config) else len(set(config.windows)) == 1
+    if not alike:
+        raise InputError(f"layout {layout}: stages need layers of one kind")
+
+
+def parameter_specs(layout: Layout, model: Any) -> Any:
+    """A PartitionSpec for every array of a target or drafter, in the model's own tree.
+
+    ``model`` may be abstract; with more than one stage it is in the form of `jddtree.pipeline.stacked`.
+    """
+    config = model.config
+    staged = layout.stage > 1 and not isinstance(config, DFlashConfig)
+
+    def spec(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
+        del leaf
+        name = dotted(path)
+        layer = re.match(r"layers\.(\d+)\.", name)
+        in_stage = staged and layer is not None and int(layer[1]) >= unstaged_layers(config)
+        cuts = next((cuts for ending, cuts in _CUTS if re.search(rf"(^|\.)({ending})$", name)), ())
+        width = _WIDTH[1:] if in_stage else _WIDTH
+        logical: dict[str | None, tuple[str, ...]] = {
+            None: (),
+            "width": width,
+            "expert": ("expert",),
+            "tensor": ("tensor",),
+        }
+        if "kv heads" in cuts:
+            logical["kv heads"] = kv_axes(layout, config.num_kv_heads, width)
+        entries = [logical[cut] for cut in cuts]
+        if in_stage:
+            entries = [("stage", *(entries[0] if entries else ())), *entries[1:]]
+        return _spec(layout, entries)
+
+    return jax.tree_util.tree_map_with_path(spec, model)
+
+
+def cache_specs(layout: Layout, config: Config, cache: Any) -> Any:
+    """A PartitionSpec for every leaf [B, S, J, ...] of a model's cache, one entry a layer. Latent caches have
+    one head, which every device holds.
+    """
+    first = unstaged_layers(config) if layout.stage > 1 and not isinstance(config, DFlashConfig) else None
+    specs = []
+    for index, layer in enumerate(cache):
+        in_stage = first is not None and index >= first
+        width = _WIDTH[1:] if in_stage else _WIDTH
+        heads = () if isinstance(config, KimiK2Config) else kv_axes(layout, config.num_kv_heads, width)
+        rows = ("stage", "data") if in_stage else ("data",)
+        specs.append(jax.tree.map(lambda _, e=(rows, (), heads): _spec(layout, e), layer))
+    return tuple(specs)
+
+
+def row_spec(layout: Layout) -> PartitionSpec:
+    """For arrays whose first axis is rows."""
+    return _spec(layout, [("data",)])
+
+
+def _spec(layout: Layout, entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
+    named = [layout.axes(*entry) for entry in entries]
+    while named and named[-1] is None:
+        named.pop()
+    return PartitionSpec(*named)
+
+
+# What programs call. Outside of a mesh these do nothing.
+
+_inside_stage: ContextVar[bool] = ContextVar("inside_stage", default=False)
+
+
+@contextmanager
+def inside_stage() -> Generator[None]:
+    """What is traced in here are layers of one stage: their width is not cut over stages."""
+    token = _inside_stage.set(True)
+    try:
+        yield
+    finally:
+        _inside_stage.reset(token)
+
+
+def here() -> Layout:
+    """The layout of the program that is traced; one device outside of a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.manual_axes:
+        return Layout()
+    return Layout(*(mesh.shape[axis] for axis in AXES))
+
+
+def width_axes() -> tuple[str, ...]:
+    """The axes that cut heads, vocabulary and MLP width here, without those of size 1."""
+    layout = here()
+    axes = _WIDTH[1:] if _inside_stage.get() else _WIDTH
+    return tuple(axis for axis in axes if getattr(layout, axis) > 1)
+
+
+def number(axes: tuple[str, ...]) -> Int[Array, ""] | int:
+    """This device's part, from 0, of what ``axes`` cut."""
+    return jax.lax.axis_index(axes) if axes else 0
+
+
+def total(x: Array) -> Array:
+    """The sum of every device's part of x, where width is cut."""
+    axes = width_axes()
+    return jax.lax.psum(x, axes) if axes else x
