@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jddtree import sampling as policy
+from jddtree import vocabulary
 from jddtree.pytree import pytree_dataclass
 from jddtree.sampling import Mode, Sampling
 from jddtree.tree import Tree
@@ -45,12 +46,15 @@ def choose(
 ) -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
     """The target's token after every slot, and by how much it won.
 
-    ``lengths`` is the root's position. Greedy rows take the likeliest token. The margin is the winner's lead
-    over the next token, in logits, or in logits / temperature plus noise for rows that sample.
+    ``logits`` may be this device's part of the vocabulary. ``lengths`` is the root's position. Greedy rows
+    take the likeliest token. The margin is the winner's lead over the next token, in logits, or in logits /
+    temperature plus noise for rows that sample.
     """
-    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    greedy, margins = vocabulary.likeliest(logits)
     if not mode.sampled:
-        return greedy, _margins(logits, greedy)
+        return greedy, margins
+    # Noise and cuts are those of the whole vocabulary, so that texts do not depend on how it is cut.
+    logits = vocabulary.whole(logits)
     scores = policy.scores(logits, sampling, mode)
     positions = lengths[:, None] + 1 + jnp.arange(depth + 1, dtype=jnp.int32)
     noise = policy.noise(sampling, positions, logits.shape[-1])
@@ -63,7 +67,7 @@ def choose(
         sampled = jnp.argmax(drawn, axis=-1).astype(jnp.int32)
     plain = policy.is_greedy(sampling)[:, None]
     picked = jnp.where(plain, greedy, sampled)
-    return picked, jnp.where(plain, _margins(logits, greedy), _margins(drawn, sampled))
+    return picked, jnp.where(plain, margins, _margins(drawn, sampled))
 
 
 def _target_only(

@@ -9,6 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rich.console import Console
+
+from jddtree.devices import speaks
 from jddtree.errors import InputError
 
 
@@ -21,7 +24,13 @@ class Parser(argparse.ArgumentParser):
 
 def say(line: str) -> None:
     """A line for the user, apart from the result."""
-    print(line, file=sys.stderr, flush=True)
+    if speaks():
+        print(line, file=sys.stderr, flush=True)
+
+
+def console() -> Console:
+    """For what moves while the user waits."""
+    return Console(stderr=True, quiet=not speaks())
 
 
 def exit_status(job: Callable[[], int], interrupted: str) -> int:
@@ -33,14 +42,19 @@ def exit_status(job: Callable[[], int], interrupted: str) -> int:
     except BrokenPipeError:
         return 141
     except InputError as error:
-        say(f"error: {error}")
+        _complain(str(error))
         return 2
     except OSError as error:
-        say(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
+        _complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
         return 2
     except KeyboardInterrupt:
         say(interrupted)
         return 130
+
+
+def _complain(reason: str) -> None:
+    """Of any process: what is wrong may be so with its host alone."""
+    print(f"error: {reason}", file=sys.stderr, flush=True)
 
 
 def leave(status: int) -> NoReturn:
@@ -64,7 +78,7 @@ def path(value: str) -> Path:
 
 def json_writer(destination: str | None) -> Callable[[dict[str, Any]], None]:
     """How to write the record. Raises InputError at once if the file cannot be written at the end."""
-    if destination is None:
+    if destination is None or not speaks():
         return lambda record: None
     if destination == "-":
         return lambda record: print(json.dumps(record))

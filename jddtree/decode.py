@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jddtree import cache, tree
+from jddtree import cache, sharding, tree, vocabulary
 from jddtree.accept import Path, choose, follow
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Cache, Pass, Target
@@ -149,7 +149,7 @@ def accept(
     )
     path = follow(candidates, picked, depth)
     accepted = jnp.where(active, path.count, 0)
-    sound = cache.take(jnp.all(jnp.isfinite(logits), axis=-1), path.slots)
+    sound = cache.take(vocabulary.finite(logits), path.slots)
     emitted, kept, reason = _finish(path.tokens, accepted, sound, request, state)
     logprobs, top_ids, top_logprobs = _logprobs(cache.take(logits, path.slots), path.tokens, options)
     return Outcome(
@@ -203,7 +203,7 @@ def decode_chunk(
 
     def unfinished(carry) -> Array:
         done, state, _ = carry
-        return (done < rounds) & jnp.any(state.reason == RUNNING)
+        return (done < rounds) & sharding.anywhere(jnp.any(state.reason == RUNNING))
 
     def step(carry):
         done, state, reports = carry
@@ -301,13 +301,15 @@ def _logprobs(logits: Array, tokens: Array, options: Options) -> tuple[Array, Ar
     if options.top_logprobs is None:
         nothing = jnp.zeros((rows, 0), jnp.float32)
         return nothing, jnp.zeros((rows, 0, 0), jnp.int32), nothing[:, :, None][:, :, :0]
-    normalised = jax.nn.log_softmax(logits, axis=-1)
+    normalised = jax.nn.log_softmax(vocabulary.whole(logits), axis=-1)
     chosen = jnp.take_along_axis(normalised, tokens[:, :, None], axis=-1)[..., 0]
     best, ids = jax.lax.top_k(normalised, options.top_logprobs)
     return chosen, ids.astype(jnp.int32), best
 
 
 def _report(candidates: tree.Tree, outcome: Outcome, passed: Pass) -> Report:
+    """For the host, so of all rows, on every device."""
+    candidates, outcome, experts = sharding.every_row((candidates, outcome, passed.experts))
     return Report(
         accepted=outcome.accepted,
         kept=outcome.kept,
@@ -322,7 +324,7 @@ def _report(candidates: tree.Tree, outcome: Outcome, passed: Pass) -> Report:
         tree_parents=candidates.parents,
         tree_depths=candidates.depths,
         tree_count=candidates.count,
-        experts=_distinct_experts(passed.experts),
+        experts=_distinct_experts(experts),
     )
 
 

@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from threading import Lock
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
+from jddtree import sharding
 from jddtree.decode import decode_chunk, prefill
 from jddtree.errors import InputError
 from jddtree.finish import Generation, Row
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Target
 from jddtree.sampling import GREEDY, Mode, Policy, stack
-from jddtree.state import GREEDY_ONLY, DecodeState, Method, Options, Request, new_state
+from jddtree.state import GREEDY_ONLY, DecodeState, Method, Options, Request, new_state, state_specs
 from jddtree.tokenizer import Tokenizer
 from pallas_kernels.dispatch import traced_kernels
 
@@ -84,6 +87,7 @@ class Prefills:
 class Decoder:
     """One pair and one method, compiled ahead of time for a number of rows and cache slots.
 
+    A pair whose weights are spread over a mesh is decoded on it, in one program for all its devices.
     Nothing is compiled while decoding but a prefill size on its first use. ``compile_seconds`` adds up what
     compiling took, ``rounds`` and ``round_seconds`` what was decoded: from a chunk's dispatch until its
     tokens are on the host. ``kernels`` says which implementation of each operation the programs hold.
@@ -108,11 +112,19 @@ class Decoder:
         self.kernels: dict[str, str] = {}
         # Flattened once: a compiled call should not walk the modules again.
         self._weights, self._modules = jax.tree.flatten((target, drafter))
-        self._empty = jax.jit(partial(new_state, target, drafter, method, rows, slots, dtype))
+        self._mesh = sharding.mesh_of(self._weights)
+        self._layout = sharding.layout_of(self._mesh)
+        if rows % self._layout.data:
+            raise InputError(f"layout {self._layout}: {rows} rows cannot be shared by {self._layout.data}")
+        self._weight_specs = [leaf.sharding.spec for leaf in self._weights] if self._mesh else None
+        empty = partial(new_state, target, drafter, method, rows // self._layout.data, slots, dtype)
+        self._state_specs = state_specs(self._layout, target, drafter, jax.eval_shape(empty))
+        self._empty = jax.jit(self._on_mesh(empty, (), self._state_specs))
         self._prefills = prefills or Prefills()
         self._chunk = self._compile(
             partial(decode_chunk, rounds=rounds or ROUNDS.get(jax.default_backend(), 8)),
             jax.ShapeDtypeStruct((rows,), jnp.bool_),
+            results=2,
         )
 
     def compile_for(self, tasks: Sequence[Task]) -> None:
@@ -149,7 +161,8 @@ class Decoder:
         """
         self._check(tasks)
         # On the device once: every chunk reads it.
-        request = jax.device_put(self._request(tasks))
+        request = self._placed(self._request(tasks))
+        request = jax.device_put(request) if self._mesh is None else request
         rows = [Row(task.name, len(task.prompt), tokenizer, task.stop_strings) for task in tasks]
         results = [row.result for row in rows]
         state = self._prefill_all(tasks, request, rows, read)
@@ -159,7 +172,7 @@ class Decoder:
                 cancel = np.ones((self.rows,), bool)
                 cancel[: len(rows)] = [row.finished for row in rows]
                 began = time.perf_counter()
-                state, reports, done = self._chunk(self._weights, request, state, cancel)
+                state, reports, done = self._chunk(self._weights, request, state, self._placed(cancel))
                 reports, done = jax.device_get((reports, done))
                 self.round_seconds += time.perf_counter() - began
                 self.rounds += int(done)
@@ -177,7 +190,7 @@ class Decoder:
         """The models, the request and the state after the tasks' prompts, for loops other than `decode`."""
         self._check(tasks)
         target, drafter = self.models
-        request = self._request(tasks)
+        request = self._placed(self._request(tasks))
         rows = [Row(each.name, len(each.prompt), None, ()) for each in tasks]
         return target, drafter, request, self._prefill_all(tasks, request, rows, None)
 
@@ -204,17 +217,54 @@ class Decoder:
             - size.alias_size_in_bytes
         )
 
-    def _compile(self, function, *arguments: jax.ShapeDtypeStruct) -> jax.stages.Compiled:
-        """Compile function(target, drafter, request, state, *arguments) with the state donated."""
+    def _on_mesh(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
+        """``function`` of every device's own parts as one of whole arrays."""
+        if self._mesh is None:
+            return function
+        # Unchecked: the checker cannot follow loops whose end depends on what all devices have agreed on.
+        return jax.shard_map(
+            function, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        )
+
+    def _shardings(self, specs: Any) -> Any:
+        mesh = self._mesh
+        assert mesh is not None
+        return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+
+    def _placed(self, tree: Any) -> Any:
+        """Arrays of all rows, which every process has, where a mesh wants them."""
+        if self._mesh is None:
+            return tree
+
+        def place(array: np.ndarray, where: NamedSharding) -> jax.Array:
+            return jax.make_array_from_callback(array.shape, where, array.__getitem__)
+
+        return jax.tree.map(place, tree, self._shardings(sharding.row_specs(self._layout, tree)))
+
+    def _compile(
+        self, function: Callable, *arguments: jax.ShapeDtypeStruct, results: int = 1
+    ) -> jax.stages.Compiled:
+        """Compile function(target, drafter, request, state, *arguments) with the state donated. It returns
+        the state and so many more ``results``, which every device has in full.
+        """
 
         def program(weights, request, state, *rest):
             target, drafter = jax.tree.unflatten(self._modules, weights)
+            # The partitioner (jaxlib 0.11.2) crashes on an empty argument that a loop carries.
+            state = jax.tree.map(lambda leaf: leaf if leaf.size else jnp.zeros_like(leaf), state)
             return function(target, drafter, request, state, *rest, method=self.method, options=self.options)
 
         begin = time.perf_counter()
-        request, state = self._request([Task(())] * self.rows), self.abstract_state
+        request = self._request([Task(())] * self.rows)
+        request = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), request)
+        state = self.abstract_state
+        rows = sharding.row_specs(self._layout, (request, arguments))
+        specs = (self._weight_specs, rows[0], self._state_specs, *rows[1])
+        whole = self._on_mesh(program, specs, (self._state_specs, *[PartitionSpec()] * results))
+        where = None if self._mesh is None else self._shardings(specs)
         with traced_kernels() as ran:
-            lowered = jax.jit(program, donate_argnums=2).lower(self._weights, request, state, *arguments)
+            jitted = jax.jit(whole, donate_argnums=2, in_shardings=where)
+            lowered = jitted.lower(self._weights, request, state, *arguments)
         compiled = lowered.compile()
         self.kernels |= ran
         self.compile_seconds += time.perf_counter() - begin
@@ -285,7 +335,8 @@ class Decoder:
                 ids[row, : len(part)] = part
             count = np.clip(lengths - begin, 0, width).astype(np.int32)
             last = (count > 0) & (begin + count == lengths)
-            state, report = self._prefill(width)(self._weights, request, state, ids, count, last)
+            chunk = self._placed((ids, count, last))
+            state, report = self._prefill(width)(self._weights, request, state, *chunk)
             reports.append((report, last))
             if read is not None:
                 jax.block_until_ready(report)

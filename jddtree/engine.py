@@ -16,6 +16,7 @@ from jddtree.exactness import Exactness, compare
 from jddtree.finish import Generation, check_stops
 from jddtree.load import BUNDLED, Pair, is_named, load_pair, pair_places
 from jddtree.sampling import GREEDY, Mode, Policy
+from jddtree.sharding import ONE_DEVICE, Layout
 from jddtree.state import Method, Options
 from jddtree.tokenizer import stop_ids
 
@@ -95,13 +96,15 @@ class Engine:
         top_logprobs: int | None = None,
         dtype: str | None = None,
         cache_dir: Path | None = None,
+        layout: Layout = ONE_DEVICE,
         say: Callable[[str], object] = print,
     ) -> "Engine":
         """Load folders or a GGUF file, or the bundled pair if none is given. The target "smollm2" brings its
         own drafter.
 
         method: None means "tree"; or "ar" for smollm2 where its drafter is missing, which ``say`` is told.
-        dtype: "float32" or "bfloat16" (None: float32 on a CPU, else bfloat16). ``say`` takes lines for the
+        dtype: "float32" or "bfloat16" (None: float32 on a CPU, else bfloat16). layout: how the pair is spread
+        over devices (see `jddtree.sharding`). ``say`` takes lines for the
         user, such as that a folder is converted. Raises InputError.
         """
         if target is None and drafter is not None:
@@ -119,7 +122,12 @@ class Engine:
         jax.config.update("jax_compilation_cache_dir", str(cache_dir / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         pair = load_pair(
-            folders[0], None if method == "ar" else folders[1], dtype=dtype, cache_dir=cache_dir, say=say
+            folders[0],
+            None if method == "ar" else folders[1],
+            dtype=dtype,
+            cache_dir=cache_dir,
+            say=say,
+            layout=layout,
         )
         return cls(pair, method=method, budget=budget, rule=rule, top_logprobs=top_logprobs)
 
@@ -216,9 +224,11 @@ class Engine:
     ) -> Decoder:
         """The programs that these tasks need, compiled now if they were not before.
 
-        rows: of the batch, if some are to stay empty, as in the last batch of many.
+        rows: of the batch, if some are to stay empty, as in the last batch of many; more of them where the
+        layout shares rows out and they could not be divided.
         """
-        method, rows = method or self.method, rows or len(tasks)
+        shares = self.pair.layout.data
+        method, rows = method or self.method, -(-(rows or len(tasks)) // shares) * shares
         limit = self.pair.target.config.max_position
         most = max(task.tokens(limit) for task in tasks)
         slots = slots_for(most)

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from jddtree import devices
 from jddtree.accept import RULES
 from jddtree.command import Parser, path
 from jddtree.engine import DEFAULT_BUDGET, DEFAULT_NEW, METHODS
@@ -35,6 +36,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--drafter", type=path, metavar="DIR", help="DFlash drafter folder (default: bundled)")
     add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16")
     add("--cache-dir", type=path, metavar="DIR", help="for converted weights and compiled programs")
+
+    devices.add_flags(parser.add_argument_group("devices").add_argument)
 
     add = parser.add_argument_group("method").add_argument
     add("--method", choices=METHODS, help="ar: plain decoding, no drafter (default tree)")
@@ -129,6 +132,10 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.specials and not flags.raw:
         raise InputError(
             "--specials is for --raw text; in a chat, special tokens come from the template alone"
+        )
+    if flags.rows is not None and flags.rows % flags.layout.data:
+        raise InputError(
+            f"--rows {flags.rows} cannot be shared by the {flags.layout.data} of --layout {flags.layout}"
         )
     if flags.rows is not None and flags.prompts is None and flags.n == 1:
         raise InputError("--rows is for many prompts: --prompts or --n")

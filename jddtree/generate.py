@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any
 
 import jax
-from rich.console import Console
 from rich.progress import track
 
-from jddtree import statistics
+from jddtree import devices, statistics
 from jddtree.chat import load_template
-from jddtree.command import exit_status, json_writer, leave, say
+from jddtree.command import console, exit_status, json_writer, leave, say
 from jddtree.decoder import Decoder, Task
 from jddtree.engine import DEFAULT_BUDGET, Engine, Prompt
 from jddtree.errors import InputError
@@ -26,6 +25,7 @@ from jddtree.finish import Generation
 from jddtree.flags import DEFAULT_ROWS, parse, wishes
 from jddtree.prompts import Wishes, as_ids, as_messages, batches, read_json_list, read_prompts
 from jddtree.reading import reading
+from jddtree.sharding import ONE_DEVICE, Layout
 
 SUSPICIOUS_ROUNDS = 16
 """A drafter of which nothing is accepted for so many rounds is broken or meant for another target."""
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(flags: argparse.Namespace) -> int:
     """Load, decode, stream, check, report. Returns the exit status. Raises InputError."""
+    devices.join(flags)
     write_json = json_writer(flags.json)
     prompts = prompts_of(flags)
     if flags.verify and flags.rule == "target-only" and any(wish.temperature > 0 for _, wish, _ in prompts):
@@ -52,6 +53,7 @@ def run(flags: argparse.Namespace) -> int:
         top_logprobs=flags.logprobs,
         dtype=flags.dtype,
         cache_dir=flags.cache_dir,
+        layout=flags.layout,
         say=say,
     )
     load_seconds = time.perf_counter() - began
@@ -65,10 +67,11 @@ def run(flags: argparse.Namespace) -> int:
         say(f"note: the target's context of {longest} tokens holds, not --max-context {flags.max_context}")
     many = flags.prompts is not None or flags.n > 1
     show = partial(print, end="", file=sys.stderr if flags.json == "-" else sys.stdout, flush=True)
+    show = show if devices.speaks() else lambda text: None
     outputs, status = [], 0
     rows = min(flags.rows or DEFAULT_ROWS, len(tasks))
     groups = batches(tasks, rows)
-    for group in track(groups, "decoding", console=Console(stderr=True)) if many else groups:
+    for group in track(groups, "decoding", console=console()) if many else groups:
         batch = Batch(flags, engine, group, rows, load_seconds)
         batch.decode(show, show_numbers=len(outputs) if many else None)
         outputs += batch.records()
@@ -129,7 +132,7 @@ class Batch:
 
         A single text streams to ``show``; of many, each is shown under its number when all have come.
         """
-        with Console(stderr=True).status("compiling"):
+        with console().status("compiling"):
             self.decoder = self.engine.decoder(self.tasks, rows=self.rows)
         self.seconds.compile = self.decoder.compile_seconds
         try:
@@ -173,7 +176,7 @@ class Batch:
 
     def _report(self) -> None:
         assert self.decoder is not None
-        say(summary(self.results, self.seconds, self.decoder.kernels))
+        say(summary(self.results, self.seconds, self.decoder.kernels, self.engine.pair.layout))
         for result in self.results:
             lengths = result.acceptance_lengths
             if self.decoder.method.budget and len(lengths) >= SUSPICIOUS_ROUNDS and max(lengths) == 1:
@@ -182,7 +185,9 @@ class Batch:
                 say(f"error: {result.error}")
         if self.flags.stats and not self.interrupted:
             found = statistics.acceptance([self.results])
-            stages = statistics.Stages(self.decoder, self.tasks[0]).times()
+            # Programs of one stage are those of a single device.
+            single = self.engine.pair.layout.size == 1
+            stages = statistics.Stages(self.decoder, self.tasks[0]).times() if single else {}
             self.stats = statistics.as_json(found, stages)
             for line in statistics.as_text(found, stages):
                 say(line)
@@ -228,6 +233,7 @@ class Batch:
                 "seconds": asdict(self.seconds),
                 "tokens_per_second": tokens_per_second([result], self.seconds),
                 "device": device(),
+                "layout": str(self.engine.pair.layout),
                 "dtype": self.engine.pair.dtype,
                 "kernels": self.decoder.kernels,
                 "exact": asdict(check),
@@ -251,7 +257,9 @@ def tokens_per_second(results: Sequence[Generation], seconds: Seconds) -> float 
     return sum(len(result.output_ids) - 1 for result in ran) / seconds.decode if ran else None
 
 
-def summary(results: Sequence[Generation], seconds: Seconds, kernels: dict[str, str]) -> str:
+def summary(
+    results: Sequence[Generation], seconds: Seconds, kernels: dict[str, str], layout: Layout = ONE_DEVICE
+) -> str:
     """One line: what was done, how fast, on what."""
     lengths = [length for result in results for length in result.acceptance_lengths]
     reasons = sorted({str(result.finish_reason) for result in results})
@@ -262,6 +270,7 @@ def summary(results: Sequence[Generation], seconds: Seconds, kernels: dict[str, 
     if lengths and speed is not None:
         parts += [f"{sum(lengths) / len(lengths):.2f} committed tokens a round", f"{speed:.1f} tokens/s"]
     parts += [f"compile {seconds.compile:.1f} s", device()]
+    parts[-1] += f", {layout} on {layout.size} devices" if layout.size > 1 else ""
     parts += [", ".join(f"{operation}: {name}" for operation, name in sorted(kernels.items()))]
     return f"[{' | '.join(parts)}]"
 

@@ -8,14 +8,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
+from jddtree import pipeline, sharding
 from jddtree.checkpoint import Checkpoint, open_checkpoint, restore
+from jddtree.checkpoint.open import read_configs
 from jddtree.checkpoint.skeleton import abstract_model
 from jddtree.config import drafter_config, target_config
 from jddtree.errors import InputError, about
 from jddtree.models.drafter import Drafter
 from jddtree.models.layers import unpack_linears
 from jddtree.models.target import Target
+from jddtree.pytree import dotted
+from jddtree.sharding import ONE_DEVICE, Layout
 from jddtree.tokenizer import Tokenizer, load_tokenizer
 
 SMOLLM2 = Path("smollm2")
@@ -28,7 +33,8 @@ BUNDLED = Path(__file__).resolve().parents[1] / "checkpoints"
 class Pair:
     """A target, its drafter if one was asked for, and what the target's folder says about text.
 
-    dtype: of weights that are not INT4, of activations and of caches.
+    dtype: of weights that are not INT4, of activations and of caches. layout: how both are spread over
+    devices.
     """
 
     target: Target
@@ -36,6 +42,7 @@ class Pair:
     tokenizer: Tokenizer | None
     checkpoint: Checkpoint
     dtype: str
+    layout: Layout = ONE_DEVICE
 
     @property
     def block_size(self) -> int:
@@ -88,30 +95,50 @@ def smollm2_file() -> Path:
 
 
 def load_pair(
-    target_folder: Path, drafter_folder: Path | None, *, dtype: str | None, cache_dir: Path, say: Callable
+    target_folder: Path,
+    drafter_folder: Path | None,
+    *,
+    dtype: str | None,
+    cache_dir: Path,
+    say: Callable,
+    layout: Layout = ONE_DEVICE,
 ) -> Pair:
     """Open both folders, converting published ones and GGUF files once into ``cache_dir``, and load them.
 
     ``dtype`` None means float32 on a CPU, else bfloat16. ``say`` takes lines for the user. Raises InputError.
     """
     dtype = dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
+    mesh = layout.mesh() if layout.size > 1 else None
     with about(target_folder):
+        _check_layout(target_folder, layout, target_config)
         checkpoint = open_checkpoint(target_folder, cache_dir, say)
-        target = load_target(checkpoint, jnp.dtype(dtype))
+        target = load_target(checkpoint, jnp.dtype(dtype), mesh)
     drafter = None
     if drafter_folder is not None:
         with about(drafter_folder):
-            drafter = load_drafter(open_checkpoint(drafter_folder, cache_dir, say), target, jnp.dtype(dtype))
-    return Pair(target, drafter, load_tokenizer(checkpoint.folder), checkpoint, dtype)
+            _check_layout(drafter_folder, layout, drafter_config)
+            opened = open_checkpoint(drafter_folder, cache_dir, say)
+            drafter = load_drafter(opened, target, jnp.dtype(dtype), mesh)
+    return Pair(target, drafter, load_tokenizer(checkpoint.folder), checkpoint, dtype, layout)
 
 
-def load_target(checkpoint: Checkpoint, dtype: jnp.dtype) -> Target:
-    """The target; INT4 experts stay packed. Raises InputError if the folder holds none."""
+def _check_layout(folder: Path, layout: Layout, read: Callable[[Any], sharding.Config]) -> None:
+    """Refuse a layout that does not fit a folder's config, before its weights are converted."""
+    if layout.size > 1 and folder.is_dir():
+        sharding.check(layout, read(read_configs(folder)[0]))
+
+
+def load_target(checkpoint: Checkpoint, dtype: jnp.dtype, mesh: Mesh | None = None) -> Target:
+    """The target, on the first device or spread over a mesh; INT4 experts stay packed. Raises InputError if
+    the folder holds none.
+    """
     target_config(checkpoint.config)
-    return _restored(checkpoint, dtype)
+    return _restored(checkpoint, dtype, mesh)
 
 
-def load_drafter(checkpoint: Checkpoint, target: Target, dtype: jnp.dtype) -> Drafter:
+def load_drafter(
+    checkpoint: Checkpoint, target: Target, dtype: jnp.dtype, mesh: Mesh | None = None
+) -> Drafter:
     """The drafter. Raises InputError if the folder holds none, or one for another target."""
     config, wanted = drafter_config(checkpoint.config), target.config
     fits = {
@@ -125,11 +152,29 @@ def load_drafter(checkpoint: Checkpoint, target: Target, dtype: jnp.dtype) -> Dr
                 f"the drafter in {checkpoint.folder} does not fit the target: its {key} is {own}, "
                 f"the target's is {targets}"
             )
-    return _restored(checkpoint, dtype)
+    return _restored(checkpoint, dtype, mesh)
 
 
-def _restored(checkpoint: Checkpoint, dtype: jnp.dtype) -> Any:
-    """The model of a checkpoint, its dense INT4 layers dequantised."""
-    model = restore(checkpoint, abstract_model(checkpoint.config, checkpoint.packed), dtype)
-    unpack_linears(model, dtype)
-    return model
+def _restored(checkpoint: Checkpoint, dtype: jnp.dtype, mesh: Mesh | None) -> Any:
+    """The model of a checkpoint, its dense INT4 layers dequantised. Every process reads the parts of its own
+    devices.
+    """
+    model: Any = abstract_model(checkpoint.config, checkpoint.packed)
+    if mesh is None:
+        model = restore(checkpoint, model, dtype)
+        unpack_linears(model, dtype, lambda _, weight: weight)
+        return model
+    layout, config = sharding.layout_of(mesh), model.config
+    sharding.check(layout, config, checkpoint.packed)
+
+    def place(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        where = sharding.placement(layout, mesh, config, dotted(path))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    model = restore(checkpoint, jax.tree_util.tree_map_with_path(place, model), dtype)
+    unpack_linears(
+        model,
+        dtype,
+        lambda name, weight: jax.device_put(weight, sharding.placement(layout, mesh, config, name)),
+    )
+    return pipeline.assembled(model, layout, mesh) if sharding.is_staged(layout, config) else model

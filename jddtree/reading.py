@@ -5,9 +5,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from rich.console import Console
-
-from jddtree.command import say
+from jddtree.command import console, say
 
 QUIET = 2.0
 """Seconds before the first line, where there is no terminal."""
@@ -19,7 +17,7 @@ def reading(clock: Callable[[], float] = time.monotonic) -> Generator[Callable[[
     elsewhere a line is written after QUIET seconds, and again whenever the time has doubled.
     """
     if sys.stderr.isatty():
-        with Console(stderr=True).status("reading the prompt") as shown:
+        with console().status("reading the prompt") as shown:
             yield lambda done, total: shown.update(_line(done, total))
         return
     began, due = clock(), QUIET

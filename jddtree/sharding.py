@@ -19,8 +19,9 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
-from jaxtyping import Array, Int
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Int
 
 from jddtree.config import DenseConfig, DFlashConfig, KimiK2Config
 from jddtree.errors import InputError
@@ -109,6 +110,9 @@ class Layout:
         return math.prod(getattr(self, name) for name in names)
 
 
+ONE_DEVICE = Layout()
+
+
 def kv_axes(layout: Layout, heads: int, width: tuple[str, ...] = _WIDTH) -> tuple[str, ...]:
     """Those of the axes ``width``, which cut query heads, that also cut ``heads`` key-value heads: as many
     from the left as divide them. Over the rest every device holds the same group of key-value heads.
@@ -121,14 +125,32 @@ def kv_axes(layout: Layout, heads: int, width: tuple[str, ...] = _WIDTH) -> tupl
     return axes
 
 
-def unstaged_layers(config: Config) -> int:
-    """How many layers at the start are not shared out over stages: dense ones before layers of experts."""
+def first_staged(layout: Layout, config: Config) -> int:
+    """The first of the layers that stages share out, all of one kind: those with experts where there are any.
+    A drafter has none, and without stages there are none.
+    """
+    if layout.stage == 1 or isinstance(config, DFlashConfig):
+        return config.num_layers
     return config.first_dense_layers if isinstance(config, KimiK2Config) else 0
+
+
+def is_staged(layout: Layout, config: Config) -> bool:
+    """Whether stages share out layers of a model."""
+    return first_staged(layout, config) < config.num_layers
 
 
 def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
     """Layers a stage, the first stages one more where they cannot be equal."""
     return tuple(layers // stages + (stage < layers % stages) for stage in range(stages))
+
+
+def stage_place(layer: int, sizes: tuple[int, ...]) -> tuple[int, int]:
+    """Stage of a layer, and its place there; ``layer`` counts from the first that stages share out."""
+    stage = 0
+    while layer >= sizes[stage]:
+        layer -= sizes[stage]
+        stage += 1
+    return stage, layer
 
 
 def check(layout: Layout, config: Config, packed: frozenset[str] = frozenset()) -> None:
@@ -168,67 +190,89 @@ def check(layout: Layout, config: Config, packed: frozenset[str] = frozenset()) 
                 f"{width} devices of {own} attention heads each"
             )
     if target and layout.stage > 1:
-        _check_stages(layout, config)
+        _check_stages(layout, config, packed)
 
 
-def _check_stages(layout: Layout, config: Config) -> None:
-    staged = config.num_layers - unstaged_layers(config)
+def _check_stages(layout: Layout, config: Config, packed: frozenset[str]) -> None:
+    first = first_staged(layout, config)
+    staged = config.num_layers - first
     if layout.stage > staged:
         raise InputError(f"layout {layout}: {layout.stage} stages for {staged} layers that can be shared out")
     alike = config.moe_layer_freq == 1 if isinstance(config, KimiK2Config) else len(set(config.windows)) == 1
-    if not alike:
+    kinds = {
+        frozenset(path for path in packed if re.match(rf"layers\.{layer}\.", path))
+        for layer in range(first, config.num_layers)
+    }
+    if not alike or len({frozenset(path.split(".", 2)[2] for path in kind) for kind in kinds}) > 1:
         raise InputError(f"layout {layout}: stages need layers of one kind")
 
 
-def parameter_specs(layout: Layout, model: Any) -> Any:
-    """A PartitionSpec for every array of a target or drafter, in the model's own tree.
+def parameter_spec(layout: Layout, config: Config, name: str) -> PartitionSpec:
+    """How the array at the dotted path ``name`` of a target or drafter is cut.
 
-    ``model`` may be abstract; with more than one stage it is in the form of `jddtree.pipeline.stacked`.
+    With more than one stage a target is in the form of `jddtree.pipeline.stacked`.
     """
-    config = model.config
-    staged = layout.stage > 1 and not isinstance(config, DFlashConfig)
+    layer = re.match(r"layers\.(\d+)\.", name)
+    staged = layer is not None and int(layer[1]) >= first_staged(layout, config)
+    cuts = next((cuts for ending, cuts in _CUTS if re.search(rf"(^|\.)({ending})$", name)), ())
+    width = _WIDTH[1:] if staged else _WIDTH
+    axes: dict[str | None, tuple[str, ...]] = {None: (), "expert": ("expert",), "tensor": ("tensor",)}
+    axes["width"] = width
+    if "kv heads" in cuts and not isinstance(config, KimiK2Config):
+        axes["kv heads"] = kv_axes(layout, config.num_kv_heads, width)
+    entries = [axes[cut] for cut in cuts] or [()]
+    if staged:
+        entries[0] = ("stage", *entries[0])
+    return _spec(layout, entries)
 
-    def spec(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
-        del leaf
-        name = dotted(path)
-        layer = re.match(r"layers\.(\d+)\.", name)
-        in_stage = staged and layer is not None and int(layer[1]) >= unstaged_layers(config)
-        cuts = next((cuts for ending, cuts in _CUTS if re.search(rf"(^|\.)({ending})$", name)), ())
-        width = _WIDTH[1:] if in_stage else _WIDTH
-        logical: dict[str | None, tuple[str, ...]] = {
-            None: (),
-            "width": width,
-            "expert": ("expert",),
-            "tensor": ("tensor",),
-        }
-        if "kv heads" in cuts:
-            logical["kv heads"] = kv_axes(layout, config.num_kv_heads, width)
-        entries = [logical[cut] for cut in cuts]
-        if in_stage:
-            entries = [("stage", *(entries[0] if entries else ())), *entries[1:]]
-        return _spec(layout, entries)
 
-    return jax.tree_util.tree_map_with_path(spec, model)
+def parameter_specs(layout: Layout, model: Any) -> Any:
+    """`parameter_spec` of every array, in the tree of the model, which may be abstract."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: parameter_spec(layout, model.config, dotted(path)), model
+    )
+
+
+def placement(layout: Layout, mesh: Mesh, config: Config, name: str) -> NamedSharding:
+    """Where the array at ``name`` of a model goes that is not yet in the form of `jddtree.pipeline.stacked`:
+    layers that stages share out lie on their own stage's devices.
+    """
+    layer, first = re.match(r"layers\.(\d+)\.", name), first_staged(layout, config)
+    if layer is not None and int(layer[1]) >= first:
+        stage, _ = stage_place(int(layer[1]) - first, stage_sizes(config.num_layers - first, layout.stage))
+        mesh = Mesh(mesh.devices[:, stage : stage + 1], AXES, axis_types=mesh.axis_types)
+    return NamedSharding(mesh, parameter_spec(layout, config, name))
 
 
 def cache_specs(layout: Layout, config: Config, cache: Any) -> Any:
     """A PartitionSpec for every leaf [B, S, J, ...] of a model's cache, one entry a layer. Latent caches have
     one head, which every device holds.
     """
-    first = unstaged_layers(config) if layout.stage > 1 and not isinstance(config, DFlashConfig) else None
     specs = []
     for index, layer in enumerate(cache):
-        in_stage = first is not None and index >= first
-        width = _WIDTH[1:] if in_stage else _WIDTH
-        heads = () if isinstance(config, KimiK2Config) else kv_axes(layout, config.num_kv_heads, width)
-        rows = ("stage", "data") if in_stage else ("data",)
-        specs.append(jax.tree.map(lambda _, e=(rows, (), heads): _spec(layout, e), layer))
+        staged = index >= first_staged(layout, config)
+        heads: tuple[str, ...] = ()
+        if not isinstance(config, KimiK2Config):
+            heads = kv_axes(layout, config.num_kv_heads, _WIDTH[1:] if staged else _WIDTH)
+        spec = _spec(layout, [("stage", "data") if staged else ("data",), (), heads])
+        specs.append(jax.tree.map(lambda _, spec=spec: spec, layer))
     return tuple(specs)
 
 
-def row_spec(layout: Layout) -> PartitionSpec:
+def row_specs(layout: Layout, tree: Any) -> Any:
     """For arrays whose first axis is rows."""
-    return _spec(layout, [("data",)])
+    return jax.tree.map(lambda _: _spec(layout, [("data",)]), tree)
+
+
+def mesh_of(weights: Sequence[Any]) -> Mesh | AbstractMesh | None:
+    """The mesh that arrays (or shapes with shardings) are spread over; None: a single device."""
+    placed = weights[0].sharding if weights else None
+    return placed.mesh if isinstance(placed, NamedSharding) else None
+
+
+def layout_of(mesh: Mesh | AbstractMesh | None) -> Layout:
+    """The sizes of a mesh's axes."""
+    return ONE_DEVICE if mesh is None else Layout(*(mesh.shape[axis] for axis in AXES))
 
 
 def _spec(layout: Layout, entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
@@ -256,9 +300,7 @@ def inside_stage() -> Generator[None]:
 def here() -> Layout:
     """The layout of the program that is traced; one device outside of a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.manual_axes:
-        return Layout()
-    return Layout(*(mesh.shape[axis] for axis in AXES))
+    return layout_of(mesh if mesh.manual_axes else None)
 
 
 def width_axes() -> tuple[str, ...]:
@@ -268,12 +310,51 @@ def width_axes() -> tuple[str, ...]:
     return tuple(axis for axis in axes if getattr(layout, axis) > 1)
 
 
-def number(axes: tuple[str, ...]) -> Int[Array, ""] | int:
-    """This device's part, from 0, of what ``axes`` cut."""
-    return jax.lax.axis_index(axes) if axes else 0
-
-
 def total(x: Array) -> Array:
     """The sum of every device's part of x, where width is cut."""
     axes = width_axes()
     return jax.lax.psum(x, axes) if axes else x
+
+
+def own_part(ids: Int[Array, "..."], size: int, axes: tuple[str, ...]) -> Int[Array, "..."]:
+    """Ids as places in this device's part, ``size`` long, of what ``axes`` cut; -1 for those of others."""
+    if not axes:
+        return ids
+    own = ids - size * jax.lax.axis_index(axes)
+    return jnp.where((own >= 0) & (own < size), own, -1)
+
+
+def own_experts(ids: Int[Array, "T K"], size: int) -> Int[Array, "T K"]:
+    """`own_part` of expert ids."""
+    return own_part(ids, size, ("expert",) if here().expert > 1 else ())
+
+
+def own_kv_heads(heads: int) -> int:
+    """How many of a model's key-value heads this device holds."""
+    layout = here()
+    return heads // layout.ways(*kv_axes(layout, heads, width_axes()))
+
+
+def first_kv_head(query_heads: int, group: int, heads: int) -> Int[Array, ""] | int:
+    """The place, among the key-value heads on this device, of the one that its first query head reads.
+
+    query_heads: on this device. group: query heads a key-value head. heads: the model's key-value heads.
+    """
+    axes = width_axes()
+    if not axes:
+        return 0
+    kv = kv_axes(here(), heads, axes)
+    before = own_kv_heads(heads) * jax.lax.axis_index(kv) if kv else 0
+    return query_heads * jax.lax.axis_index(axes) // group - before
+
+
+def every_row[T](tree: T) -> T:
+    """Arrays [B, ...] of this device's rows as arrays of all rows."""
+    if here().data == 1:
+        return tree
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, "data", axis=0, tiled=True), tree)
+
+
+def anywhere(flag: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether a flag is set for the rows of any device."""
+    return flag if here().data == 1 else jax.lax.pmax(flag.astype(jnp.int32), "data") > 0

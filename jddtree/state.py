@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jddtree import sharding
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Cache, Target
 from jddtree.pytree import pytree_dataclass
 from jddtree.sampling import Mode, Sampling
+from jddtree.sharding import Layout
 
 RUNNING, STOP, LENGTH, FAILED, CANCELLED = range(5)
 """Reasons of a row, on the device. FAILED: a logit was not finite."""
@@ -143,3 +146,13 @@ def new_state(
         emitted=zeros,
         reason=zeros,
     )
+
+
+def state_specs(layout: Layout, target: Target, drafter: Drafter | None, state: DecodeState) -> DecodeState:
+    """How every array of a state, or of its shapes, is cut."""
+    fields = {name: sharding.row_specs(layout, value) for name, value in vars(state).items()}
+    fields["target_cache"] = sharding.cache_specs(layout, target.config, state.target_cache)
+    if drafter is not None:
+        fields["drafter_cache"] = sharding.cache_specs(layout, drafter.config, state.drafter_cache)
+    # Not through the constructor: its shape types are those of arrays.
+    return jax.tree.unflatten(jax.tree.structure(state), jax.tree.leaves(list(fields.values())))

@@ -159,7 +159,8 @@ def as_text(found: Acceptance | None, stages: dict[str, float]) -> list[str]:
             lines.append(
                 "distinct experts a verify, each MoE layer: " + " ".join(f"{n:.1f}" for n in found.experts)
             )
-    lines.append("stages run apart, ms: " + ", ".join(f"{name} {ms:.2f}" for name, ms in stages.items()))
+    if stages:
+        lines.append("stages run apart, ms: " + ", ".join(f"{name} {ms:.2f}" for name, ms in stages.items()))
     return lines
 
 

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from jddtree import vocabulary
 from jddtree.prefixes import Prefixes, listed
 from jddtree.pytree import pytree_dataclass
-from pallas_kernels.top_k.api import top_k
 from pallas_kernels.tree_attention.api import pack_mask
 
 
@@ -51,18 +51,19 @@ def build(
     """The best tree of at most ``budget`` nodes from draft logits (row d-1 holds depth d).
 
     Args:
-      logits: float32. Log-probabilities are normalised over the full row.
+      logits: float32, or this device's part of the vocabulary (`jddtree.vocabulary`). Log-probabilities are
+        normalised over the full row.
       anchor: the root's token.
       budget: static. The tree is smaller only when there are no more prefixes.
       row_budget: nodes of each row, at most ``budget``; the rest of the slots stay unused.
       topk: children of a node come from the depth's best min(topk, budget, V) tokens.
       depth_limit: deepest depth that may hold a node.
     """
-    width = min(budget, logits.shape[-1])
+    width = min(budget, vocabulary.size(logits))
     if width == 0 or logits.shape[1] == 0:
         return root(anchor, budget)
-    values, tokens = top_k(logits, width)
-    log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    values, tokens = vocabulary.top_k(logits, width)
+    log_probs = values - vocabulary.log_sum_exp(logits)
     return build_from_top(
         tokens, log_probs, anchor, budget=budget, row_budget=row_budget, topk=topk, depth_limit=depth_limit
     )
@@ -212,7 +213,7 @@ def spine(
     count = jnp.clip(depth_limit, 0, depth).astype(jnp.int32)
     used = jnp.arange(width) < count[:, None]
     slots = jnp.arange(width, dtype=jnp.int32)
-    tokens = jnp.argmax(logits[:, :depth], axis=-1).astype(jnp.int32)
+    tokens, _ = vocabulary.likeliest(logits[:, :depth])
     tokens = jnp.pad(tokens, ((0, 0), (0, width - depth)))
     return _assemble(anchor, tokens, jnp.where(used, slots, -1), jnp.where(used, slots + 1, 0), count, depth)
 

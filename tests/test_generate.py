@@ -1,6 +1,7 @@
 """The command line, run in this process on a small trained pair whose reference outputs are known."""
 
 import json
+import re
 import shlex
 import shutil
 
@@ -466,6 +467,37 @@ def test_a_summary_without_rounds_has_no_rates():
     row = Generation([1], margins=[0.5], finish_reason="stop")
     line = summary([row], Seconds(load=1.0, compile=2.0), {"a": "xla"})
     assert line == f"[1 tokens (stop), 0 rounds | compile 2.0 s | {device()} | a: xla]"
+
+
+def test_a_pair_spread_over_stages(call, tmp_path):
+    # Six layers over four stages: two of them have one layer less. The drafter's two key-value heads are on
+    # every device.
+    file = tmp_path / "result.json"
+    status, _, lines = call(
+        *PAIR, *PROMPT, "--layout", "pp4", "--budget", "7", "--json", str(file), "--stats"
+    )
+    assert status == 0 and "cpu, pp4 on 4 devices" in lines[0]
+    assert not any("stages run apart" in line for line in lines)
+    found = json.loads(file.read_text())
+    assert found["layout"] == "pp4" and found["output_ids"] == OUTPUT
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--layout", "xx8"], "layout xx8: no axis is named"),
+        (["--layout", "tp16"], "layout tp16 needs 16 devices; there are 8"),
+        (["--layout", "tp8"], r"the target's attention heads \(4\) cannot be cut 8 ways"),
+        (
+            ["--layout", "dp2", "--rows", "3", "--n", "4"],
+            "--rows 3 cannot be shared by the 2 of",
+        ),
+        (["--coordinator", "127.0.0.1:1", "--process", "0"], "--coordinator, --process and"),
+        (["--coordinator", "127.0.0.1:1", "--process", "2", "--processes", "2"], "--process 2 is not one of"),
+    ],
+)
+def test_devices_that_cannot_be_used(call, words, reason):
+    assert re.search(reason, refused(call(*PAIR, *PROMPT, *words)))
 
 
 def test_defaults_are_a_tree_of_sixteen_on_the_bundled_pair():

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jddtree.config import KimiK2Config, drafter_config, target_config
+from jddtree.config import DFlashConfig, KimiK2Config, drafter_config, target_config
 from jddtree.decoder import Decoder, Task
 from jddtree.finish import Generation
 from jddtree.models.dense import Dense
@@ -191,6 +191,10 @@ class Scripted:
     inner: DFlash
     table: jax.Array
     scripted: jax.Array
+
+    @property
+    def config(self) -> DFlashConfig:
+        return self.inner.config
 
     @property
     def block_size(self) -> int:

@@ -133,7 +133,14 @@ def restore(checkpoint: Checkpoint, abstract_state: Any, dtype: DTypeLike) -> An
         )
     for path, entry in filled.items():
         raise InputError(f"{checkpoint.folder}: tensor {entry.names[0]} ({path}) has no place in the model")
-    loaded = arrays.load(checkpoint.weights / manifest.WEIGHTS, wanted)
+    # Of an array that lies on other processes' devices alone there is nothing to read here.
+    own = {path: wish for path, wish in wanted.items() if wish.sharding.addressable_devices}
+    loaded = arrays.load(checkpoint.weights / manifest.WEIGHTS, own)
+    for path in wanted.keys() - own.keys():
+        wish = wanted[path]
+        loaded[path] = jax.make_array_from_single_device_arrays(
+            wish.shape, wish.sharding, [], dtype=wish.dtype
+        )
     return jax.tree.unflatten(jax.tree.structure(abstract_state), [loaded[path] for path, _ in leaves])
 
 
@@ -152,7 +159,13 @@ def _from_gguf(file: Path, cache_dir: Path, say: Say) -> Path:
 
 
 def _fill(entry: Path, origin: Path, plan: Plan, source: Mapping[str, Tensor], say: Say) -> None:
-    """Convert tensors into the partial folder of a cache entry."""
+    """Convert tensors into the partial folder of a cache entry. Raises InputError in one of many processes:
+    Orbax would wait for all of them to write.
+    """
+    if jax.process_count() > 1:
+        raise InputError(
+            f"{origin} is not converted yet: run python -m jddtree.convert {origin} DIR once, and give DIR"
+        )
     total = sum(e.nbytes for e in plan.entries)
     require_room(entry.parent, total)
     say(f"Converting {origin} ({total / 1e6:.1f} MB) once into {entry}.")

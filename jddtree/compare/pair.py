@@ -18,6 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jddtree.command import json_writer, say
+from jddtree.config import DFlashConfig
 from jddtree.decoder import Task
 from jddtree.engine import Engine
 from jddtree.errors import InputError
@@ -60,6 +61,10 @@ class _Around:
     """What drafters around another one leave as it is."""
 
     inner: Drafter
+
+    @property
+    def config(self) -> DFlashConfig:
+        return self.inner.config
 
     @property
     def block_size(self) -> int:

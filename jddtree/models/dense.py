@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jddtree import pipeline
 from jddtree.config import DenseConfig
 from jddtree.models import gqa
 from jddtree.models.layers import FLOAT32, MLP, Embedding, Linears, RMSNorm, rope_tables
@@ -26,17 +27,18 @@ class Layer(nnx.Module):
         )
         self.window = config.windows[index]
 
-    def __call__(self, x, rope, positions, mask, cache, lengths):
-        """x [B, N, M] to x and this pass's keys and values."""
-        lower = None
+    def __call__(self, x, slots, cache):
+        """x [B, N, M] to x, this pass's keys and values, and None for experts."""
+        lower, positions, mask = None, slots.positions, slots.mask
         if self.window is not None:
             # A query at position p sees the positions p - window + 1 .. p, in the cache and in the block.
             lower = positions - self.window + 1
             near = positions[:, :, None] - positions[:, None, :] < self.window
             mask = mask & pack_mask(near)
-        attended, fresh = self.self_attn(self.input_layernorm(x), rope, mask, lower, cache, lengths)
+        normed = self.input_layernorm(x)
+        attended, fresh = self.self_attn(normed, slots.rope, mask, lower, cache, slots.lengths)
         x = x + attended
-        return x + self.mlp(self.post_attention_layernorm(x)), fresh
+        return x + self.mlp(self.post_attention_layernorm(x)), fresh, None
 
 
 class Dense(nnx.Module):
@@ -61,7 +63,9 @@ class Dense(nnx.Module):
 
     def new_cache(self, rows: int, slots: int, dtype: jnp.dtype) -> Cache:
         """Keys and values [rows, slots, J, head_dim] a layer."""
-        return gqa.new_cache(self.config, rows, slots, dtype)
+        return pipeline.new_caches(
+            self.config, self.layers, lambda: gqa.new_cache(self.config, rows, slots, dtype)
+        )
 
     def embed(self, ids: Int[Array, "B N"]) -> Float[Array, "B N M"]:
         """Token vectors."""
@@ -79,14 +83,9 @@ class Dense(nnx.Module):
     ) -> Pass:
         """See `jddtree.models.target.Target`. ``taps``: layers, from 0, whose outputs become features."""
         rope = rope_tables(self.config.rope, self.config.head_dim, positions)
-        x = self.embed(ids)
-        outputs, fresh = [], []
-        for layer, layer_cache in zip(self.layers, cache, strict=True):
-            x, layer_fresh = layer(x, rope, positions, mask, layer_cache, lengths)
-            outputs.append(x)
-            fresh.append(layer_fresh)
-        features = jnp.concatenate([outputs[tap] for tap in taps], axis=-1) if taps else x[..., :0]
-        return Pass(self.norm(x), features, tuple(fresh), ())
+        slots = pipeline.Slots(rope, positions, valid, mask, lengths)
+        passed = pipeline.run_layers(self.config, self.layers, self.embed(ids), slots, cache, taps)
+        return Pass(self.norm(passed.x), passed.features, passed.fresh, ())
 
     def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
         """The head, float32."""

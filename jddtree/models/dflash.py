@@ -75,7 +75,7 @@ class DFlash(nnx.Module):
 
     def new_cache(self, rows: int, slots: int, dtype: jnp.dtype) -> Cache:
         """Keys and values [rows, slots, J, head_dim] a layer."""
-        return gqa.new_cache(self.config, rows, slots, dtype)
+        return tuple(gqa.new_cache(self.config, rows, slots, dtype) for _ in self.layers)
 
     def context_feature(self, features: Float[Array, "B T FM"]) -> Float[Array, "B T M"]:
         """hidden_norm(fc(features)): one vector a context token, the same for every layer."""
@@ -117,7 +117,7 @@ class DFlash(nnx.Module):
         return embeddings, jnp.minimum(positions, c.max_position - 1)
 
     def logits(self, target: Target, hidden: Float[Array, "B G M"]) -> Float[Array, "B D V"]:
-        """The target's head over slots 1 .. D, float32."""
+        """`Target.logits` of slots 1 .. D."""
         c, logits = self.config, target.logits(hidden[:, 1:])
         if c.output_multiplier != 1.0:
             logits = logits * c.output_multiplier

@@ -5,12 +5,16 @@ from typing import Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jddtree.config import DFlashConfig
 from jddtree.models.target import Cache, Target
 
 
 @runtime_checkable
 class Drafter(Protocol):
     """A model that predicts a block of tokens at once from the target's features."""
+
+    config: DFlashConfig
+    """Its sizes."""
 
     block_size: int
     """G: the anchor and D = G - 1 drafted positions."""

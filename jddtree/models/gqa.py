@@ -1,9 +1,11 @@
 """Grouped-query attention, shared by dense targets and the DFlash drafter."""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, UInt32
 
+from jddtree import sharding
 from jddtree.config import DenseConfig, DFlashConfig
 from jddtree.models.layers import Linears, RMSNorm, rotate_halves
 from pallas_kernels.tree_attention.api import tree_attention
@@ -12,12 +14,10 @@ KeyValue = tuple[Float[Array, "B _ J Hd"], Float[Array, "B _ J Hd"]]
 """Keys as attention takes them (normalised where the model does, rotated), and values."""
 
 
-def new_cache(
-    config: DenseConfig | DFlashConfig, rows: int, slots: int, dtype: jnp.dtype
-) -> tuple[KeyValue, ...]:
-    """Zeros: keys and values [rows, slots, J, head_dim] a layer."""
-    shape = (rows, slots, config.num_kv_heads, config.head_dim)
-    return tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.num_layers))
+def new_cache(config: DenseConfig | DFlashConfig, rows: int, slots: int, dtype: jnp.dtype) -> KeyValue:
+    """Zeros: a layer's keys and values [rows, slots, J, head_dim]."""
+    shape = (rows, slots, sharding.own_kv_heads(config.num_kv_heads), config.head_dim)
+    return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
 
 
 class GroupedQueryAttention(nnx.Module):
@@ -41,7 +41,7 @@ class GroupedQueryAttention(nnx.Module):
     def keys_values(self, x: Float[Array, "B N M"], rope: tuple[Array, Array]) -> KeyValue:
         """Keys and values of tokens at the positions that ``rope`` was made for."""
         rows, slots, _ = x.shape
-        shape = (rows, slots, self.config.num_kv_heads, self.config.head_dim)
+        shape = (rows, slots, -1, self.config.head_dim)
         k = self.k_proj(x).reshape(shape)
         if self.k_norm is not None:
             k = self.k_norm(k)
@@ -59,9 +59,21 @@ class GroupedQueryAttention(nnx.Module):
         """Attend over [cache ; x], and return x's own keys and values beside the output."""
         c = self.config
         rows, slots, _ = x.shape
-        q = self.q_proj(x).reshape(rows, slots, c.num_heads, c.head_dim)
+        q = self.q_proj(x).reshape(rows, slots, -1, c.head_dim)
         if self.q_norm is not None:
             q = self.q_norm(q)
         q, fresh = rotate_halves(q, *rope), self.keys_values(x, rope)
-        attended = tree_attention(q, *cache, *fresh, lengths, mask, lower=lower, scale=c.head_dim**-0.5)
-        return self.o_proj(attended.reshape(rows, slots, -1)), fresh
+        prefix_k, prefix_v, block_k, block_v = (self._read_by(q, heads) for heads in (*cache, *fresh))
+        attended = tree_attention(
+            q, prefix_k, prefix_v, block_k, block_v, lengths, mask, lower=lower, scale=c.head_dim**-0.5
+        )
+        return self.o_proj.joined(attended.reshape(rows, slots, -1)), fresh
+
+    def _read_by(self, q: Float[Array, "B N H Hd"], heads: Float[Array, "B _ J Hd"]) -> Array:
+        """The key-value heads that this device's query heads read, of those that it holds."""
+        group = self.config.num_heads // self.config.num_kv_heads
+        needed = max(1, q.shape[2] // group)
+        if heads.shape[2] == needed:
+            return heads
+        first = sharding.first_kv_head(q.shape[2], group, self.config.num_kv_heads)
+        return jax.lax.dynamic_slice_in_dim(heads, first, needed, axis=2)

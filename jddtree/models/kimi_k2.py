@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jddtree import pipeline
 from jddtree.config import KimiK2Config
 from jddtree.models.layers import FLOAT32, MLP, Embedding, Linears, RMSNorm, rope_tables
 from jddtree.models.mla import LatentAttention
@@ -24,13 +25,14 @@ class Layer(nnx.Module):
         else:
             self.mlp = MLP(f"{path}.mlp", config.hidden_size, config.intermediate_size, linears)
 
-    def __call__(self, x, rope, valid, mask, cache, lengths):
+    def __call__(self, x, slots, cache):
         """x [B, N, M] to x, this pass's latents [B, N, 1, R+P], chosen experts [B, N, K] or None."""
-        attended, fresh = self.self_attn(self.input_layernorm(x), rope, mask, cache, lengths)
+        s = slots
+        attended, fresh = self.self_attn(self.input_layernorm(x), s.rope, s.mask, cache, s.lengths)
         x = x + attended
         normed = self.post_attention_layernorm(x)
         if isinstance(self.mlp, MoE):
-            y, experts = self.mlp(normed, valid)
+            y, experts = self.mlp(normed, s.valid)
             return x + y, fresh, experts
         return x + self.mlp(normed), fresh, None
 
@@ -63,7 +65,7 @@ class KimiK2(nnx.Module):
         """One latent [rows, slots, 1, R + P] a layer."""
         c = self.config
         shape = (rows, slots, 1, c.kv_lora_rank + c.rope_head_dim)
-        return tuple(jnp.zeros(shape, dtype) for _ in range(c.num_layers))
+        return pipeline.new_caches(c, self.layers, lambda: jnp.zeros(shape, dtype))
 
     def embed(self, ids: Int[Array, "B N"]) -> Float[Array, "B N M"]:
         """Token vectors."""
@@ -81,16 +83,9 @@ class KimiK2(nnx.Module):
     ) -> Pass:
         """See `jddtree.models.target.Target`. ``taps``: layers, from 0, whose outputs become features."""
         rope = rope_tables(self.config.rope, self.config.rope_head_dim, positions)
-        x = self.embed(ids)
-        outputs, fresh, experts = [], [], []
-        for layer, layer_cache in zip(self.layers, cache, strict=True):
-            x, layer_fresh, chosen = layer(x, rope, valid, mask, layer_cache, lengths)
-            outputs.append(x)
-            fresh.append(layer_fresh)
-            if chosen is not None:
-                experts.append(chosen)
-        features = jnp.concatenate([outputs[tap] for tap in taps], axis=-1) if taps else x[..., :0]
-        return Pass(self.norm(x), features, tuple(fresh), tuple(experts))
+        slots = pipeline.Slots(rope, positions, valid, mask, lengths)
+        passed = pipeline.run_layers(self.config, self.layers, self.embed(ids), slots, cache, taps)
+        return Pass(self.norm(passed.x), passed.features, passed.fresh, passed.experts)
 
     def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
         """The head, float32."""

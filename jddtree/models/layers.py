@@ -1,6 +1,7 @@
 """Parts that every model shares: norms, rotary positions, linear layers, the dense MLP."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jddtree import sharding
 from jddtree.config import Llama3Rope, Rope
 from jddtree.quantization import dequantize, quantize
 from pallas_kernels.grouped_matmul.api import Int4
@@ -112,8 +114,11 @@ class Linear(nnx.Module):
         return self.weight[...].astype(dtype)
 
     def __call__(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
-        y = x @ self.dense(x.dtype).T
-        return y if self.bias is None else y + self.bias[...].astype(y.dtype)
+        return _biased(x @ self.dense(x.dtype).T, self.bias)
+
+    def joined(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
+        """The same where ``in`` is cut over devices: their sum."""
+        return _biased(sharding.total(x @ self.dense(x.dtype).T), self.bias)
 
 
 class PackedLinear(nnx.Module):
@@ -147,20 +152,31 @@ class PackedLinear(nnx.Module):
         return linear
 
     def __call__(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
-        y = x @ self.dense(x.dtype).T
-        return y if self.bias is None else y + self.bias[...].astype(y.dtype)
+        return _biased(x @ self.dense(x.dtype).T, self.bias)
+
+    def joined(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
+        """See `Linear`."""
+        return _biased(sharding.total(x @ self.dense(x.dtype).T), self.bias)
 
 
-def unpack_linears(model: nnx.Module, dtype: jnp.dtype) -> None:
-    """Replace every `PackedLinear` in ``model`` by its `Linear`, dequantised once.
+def _biased(y: Array, bias: nnx.Param | None) -> Array:
+    return y if bias is None else y + bias[...].astype(y.dtype)
+
+
+def unpack_linears(model: nnx.Module, dtype: jnp.dtype, placed: Callable[[str, Array], Array]) -> None:
+    """Replace every `PackedLinear` in ``model`` by its `Linear`, dequantised once. ``placed`` puts a weight,
+    given with its dotted path, where it belongs.
 
     Such layers read all their weights in every pass, and unpacking costs more than the bytes it saves. Routed
     experts are not among them: of those a pass reads few, and they stay packed.
     """
-    for _, module in list(nnx.iter_modules(model)):
+    for path, module in list(nnx.iter_modules(model)):
         for name, child in list(vars(module).items()):
             if isinstance(child, PackedLinear):
-                setattr(module, name, child.unpacked(dtype))
+                linear = child.unpacked(dtype)
+                where = ".".join(map(str, (*path, name, "weight")))
+                linear.weight.set_value(placed(where, linear.weight[...]))
+                setattr(module, name, linear)
 
 
 class Embedding(nnx.Module):
@@ -170,7 +186,12 @@ class Embedding(nnx.Module):
         self.weight = nnx.Param(jax.random.normal(rngs.params(), (vocab_size, hidden_size), dtype) * 0.02)
 
     def __call__(self, ids: Int[Array, "B N"]) -> Float[Array, "B N M"]:
-        return self.weight[...][ids]
+        axes = sharding.width_axes()
+        if not axes:
+            return self.weight[...][ids]
+        own = sharding.own_part(ids, self.weight.shape[0], axes)
+        vectors = jnp.where(own[..., None] >= 0, self.weight[...][jnp.maximum(own, 0)], 0)
+        return sharding.total(vectors)
 
 
 class Linears:
@@ -202,4 +223,8 @@ class MLP(nnx.Module):
         self.down_proj = linears(f"{path}.down_proj", hidden_size, intermediate_size, bias)
 
     def __call__(self, x: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj.joined(self.inner(x))
+
+    def inner(self, x: Float[Array, "... M"]) -> Float[Array, "... I"]:
+        """What goes into ``down_proj``."""
+        return jax.nn.silu(self.gate_proj(x)) * self.up_proj(x)

@@ -48,7 +48,8 @@ class LatentAttention(nnx.Module):
         """Attend, and return this pass's own latents beside the output."""
         c = self.config
         rows, slots, _ = x.shape
-        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).reshape(rows, slots, c.num_heads, -1)
+        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        q = q.reshape(rows, slots, -1, c.nope_head_dim + c.rope_head_dim)
         q_nope, q_rope = q[..., : c.nope_head_dim], rotate_pairs(q[..., c.nope_head_dim :], *rope)
         kv = self.kv_a_proj_with_mqa(x)
         latent = self.kv_a_layernorm(kv[..., : c.kv_lora_rank])
@@ -59,4 +60,4 @@ class LatentAttention(nnx.Module):
             query, cache, None, fresh, None, lengths, mask, scale=c.softmax_scale, value_width=c.kv_lora_rank
         )
         out = jnp.einsum("bnhr,hvr->bnhv", attended, self.v_up[...])
-        return self.o_proj(out.reshape(rows, slots, -1)), fresh
+        return self.o_proj.joined(out.reshape(rows, slots, -1)), fresh

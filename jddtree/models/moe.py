@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from jddtree import sharding
 from jddtree.config import KimiK2Config
 from jddtree.models.layers import MLP, Linears
 from jddtree.quantization import quantize
@@ -89,11 +90,13 @@ class Experts(nnx.Module):
     def __call__(
         self, x: Float[Array, "T M"], ids: Int[Array, "T K"], weights: Float[Array, "T K"]
     ) -> Float[Array, "T M"]:
+        """The sum over this device's experts, or its part of each."""
+        gate = self.gate_proj.stored()
         return expert_mlp(
             x,
-            ids,
+            sharding.own_experts(ids, jax.tree.leaves(gate)[0].shape[0]),
             weights,
-            self.gate_proj.stored(),
+            gate,
             self.up_proj.stored(),
             self.down_proj.stored(),
             rounding=self.rounding,
@@ -119,5 +122,6 @@ class MoE(nnx.Module):
         ids = jnp.where(valid.reshape(-1, 1), ids, -1)
         y = self.experts(tokens, ids, weights).reshape(x.shape)
         if hasattr(self, "shared_experts"):
-            y = y + self.shared_experts(x)
-        return y, ids.reshape(*valid.shape, -1)
+            shared = self.shared_experts
+            y = y + shared.down_proj(shared.inner(x))
+        return sharding.total(y), ids.reshape(*valid.shape, -1)

@@ -55,5 +55,5 @@ class Target(Protocol):
         ...
 
     def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
-        """The head, float32."""
+        """The head, float32; where it is cut over devices, this one's part of the vocabulary."""
         ...

@@ -71,7 +71,7 @@ def test_packed_linears_of_a_model_are_unpacked_once(dtype):
         linear.bias.set_value(jnp.full_like(linear.bias[...], number + 1))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 32)), dtype)
     wanted = mlp(x)
-    unpack_linears(mlp, dtype)
+    unpack_linears(mlp, dtype, lambda _, weight: weight)
     assert {type(linear) for linear in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)} == {Linear}
     assert mlp.up_proj.weight[...].dtype == dtype
     np.testing.assert_array_equal(mlp(x), wanted)

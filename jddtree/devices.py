@@ -1,0 +1,58 @@
+"""Which devices run a pair: the flags for its layout, and joining with other processes."""
+
+import argparse
+from collections.abc import Callable
+
+import jax
+
+from jddtree.errors import InputError
+from jddtree.sharding import ONE_DEVICE, Layout
+
+
+def add_flags(add: Callable[..., object]) -> None:
+    """Add the flags to a parser or a group of one."""
+    add(
+        "--layout",
+        type=_layout,
+        default=ONE_DEVICE,
+        metavar="L",
+        help="spread the pair over devices: tp8, ep8, ep4xtp2, dp2xtp4, pp8 and the like (default: one)",
+    )
+    add("--distributed", action="store_true", help="one of many processes, as Slurm or a TPU pod starts them")
+    add("--coordinator", metavar="HOST:PORT", help="one of many processes: where process 0 can be reached")
+    add("--process", type=int, metavar="N", help="with --coordinator: which process this is, from 0")
+    add("--processes", type=int, metavar="M", help="with --coordinator: how many there are")
+
+
+def join(flags: argparse.Namespace) -> None:
+    """Join the other processes that the flags name; to be called before JAX looks for devices. The first
+    process alone talks to the user.
+
+    Raises:
+      InputError: flags that do not go together, or nobody to join.
+    """
+    given = (flags.coordinator, flags.process, flags.processes)
+    if any(value is not None for value in given):
+        if None in given or flags.distributed:
+            raise InputError("--coordinator, --process and --processes go together, without --distributed")
+        if not 0 <= flags.process < flags.processes:
+            raise InputError(f"--process {flags.process} is not one of --processes {flags.processes}, from 0")
+    elif not flags.distributed:
+        return
+    try:
+        jax.distributed.initialize(flags.coordinator, flags.processes, flags.process)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"cannot join the other processes: {reason}; name them by --coordinator") from None
+
+
+def speaks() -> bool:
+    """Whether this process is the one that talks to the user."""
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def _layout(value: str) -> Layout:
+    try:
+        return Layout.parse(value)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

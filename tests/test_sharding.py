@@ -1,0 +1,277 @@
+"""Layouts on 8 devices: texts equal those of one device, and every array lies where its layout says."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from jddtree import pipeline, sharding, vocabulary
+from jddtree.checkpoint.skeleton import array_paths
+from jddtree.config import drafter_config, target_config
+from jddtree.decoder import Task
+from jddtree.errors import InputError
+from jddtree.load import bundled_pair, load_pair
+from jddtree.models.kimi_k2 import KimiK2
+from jddtree.pytree import dotted
+from jddtree.sampling import Mode, Sample
+from jddtree.sharding import Layout
+from jddtree.state import GREEDY_ONLY, Method, Options
+from tests import tiny
+
+KIMI = tiny.KIMI | {
+    "vocab_size": 64,
+    "num_attention_heads": 8,
+    "moe_intermediate_size": 256,
+    "n_routed_experts": 8,
+}
+DFLASH = tiny.DFLASH | {
+    "vocab_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "layer_types": ["sliding_attention"],
+    "dflash_config": {"mask_token_id": 63, "target_layer_ids": [0, 1]},
+}
+PROMPTS = [[11, 49, 3, 0, 27], [40, 30, 20, 10, 49, 0, 49, 13, 22]]
+# 2 layers, the second with experts, unless stages share more of them out.
+LAYERS = {"pp2xtp4": 4, "pp8": 9}
+
+
+@cache
+def pair(layers: int):
+    config = target_config(KIMI | {"num_hidden_layers": layers})
+    packed = frozenset(
+        f"layers.{layer}.mlp.experts.{name}_proj"
+        for layer in range(1, layers)
+        for name in ("gate", "up", "down")
+    )
+    target = KimiK2(config, packed=packed, rngs=nnx.Rngs(0))
+    target.embed_tokens.weight.set_value(target.embed_tokens.weight[...] * 50)
+    taps = {"mask_token_id": 63, "target_layer_ids": [0, layers - 1]}
+    return target, tiny.drafter(DFLASH | {"num_target_layers": layers, "dflash_config": taps})
+
+
+def spread(layout: Layout, model):
+    """The model's arrays, cut as the layout says."""
+    mesh = layout.mesh()
+
+    def put(path, leaf):
+        return jax.device_put(leaf, sharding.placement(layout, mesh, model.config, dotted(path)))
+
+    placed = jax.tree_util.tree_map_with_path(put, model)
+    return pipeline.assembled(placed, layout, mesh) if sharding.is_staged(layout, model.config) else placed
+
+
+def texts(target, drafter, method: Method, tasks: list[Task], options: Options = GREEDY_ONLY):
+    """Ids and log-probabilities of every row."""
+    decoder = tiny.decoder(target, drafter, method, rows=2, slots=32, rounds=1, options=options)
+    return [(result.output_ids, result.logprobs) for result in tiny.run(decoder, tasks)]
+
+
+def greedy(**wishes) -> list[Task]:
+    return [Task(prompt, max_new=10, **wishes) for prompt in PROMPTS]
+
+
+@cache
+def plain_texts(layers: int):
+    return texts(*pair(layers), Method.plain(), greedy())
+
+
+@pytest.mark.parametrize("layout", ["tp8", "ep8", "ep4xtp2", "dp2xtp4", "pp2xtp4", "pp8"])
+def test_texts_do_not_depend_on_the_layout(layout):
+    layers = LAYERS.get(layout, 2)
+    target, drafter = (spread(Layout.parse(layout), model) for model in pair(layers))
+    # Where rows are shared out, devices must agree on when a loop of rounds ends.
+    rounds = 3 if layout.startswith("dp") else 1
+    decoder = tiny.decoder(target, drafter, Method.tree(4, 5), rows=2, slots=32, rounds=rounds)
+    # A tree, a chain (one child a node) and plain rounds (no nodes).
+    for wishes in ({}, {"topk": 1, "budget": 3}, {"budget": 0}):
+        found = [(row.output_ids, row.logprobs) for row in tiny.run(decoder, greedy(**wishes))]
+        assert found == plain_texts(layers)
+
+
+def test_sampled_texts_and_log_probabilities_do_not_depend_on_the_layout():
+    method, options = Method.chain(4), Options(Mode(sampled=True), top_logprobs=3)
+    tasks = greedy(policy=Sample(temperature=0.8, seed=5))
+    whole = texts(*pair(2), method, tasks, options)
+    cut = texts(*(spread(Layout.parse("ep4xtp2"), model) for model in pair(2)), method, tasks, options)
+    assert whole != plain_texts(2)
+    for (ids, logprobs), (expected, known) in zip(cut, whole, strict=True):
+        assert ids == expected
+        np.testing.assert_allclose(logprobs, known, atol=1e-5)
+
+
+def test_the_bundled_pair_in_eight_parts(tmp_path):
+    prompt, ids = [5890, 1000, 17, 400, 23, 1500, 77], []
+    for layout, method in ((Layout(), Method.plain()), (Layout.parse("tp8"), Method.tree(8, 7))):
+        folders = bundled_pair()
+        pair = load_pair(
+            folders[0],
+            folders[1] if method.depth else None,
+            dtype="float32",
+            cache_dir=tmp_path,
+            say=lambda line: None,
+            layout=layout,
+        )
+        decoder = tiny.decoder(pair.target, pair.drafter, method, rounds=1)
+        ids.append(tiny.decode(decoder, [prompt], max_new=16)[0].output_ids)
+        if layout.size > 1:
+            names = array_paths(pair.target)
+            specs = {name: leaf.sharding.spec for name, leaf in names}
+            # Dequantised once, and cut though its groups of 32 could not be.
+            drafted = dict(array_paths(pair.drafter))["layers.0.mlp.down_proj.weight"]
+            assert drafted.sharding.shard_shape(drafted.shape) == (320, 88)
+            assert specs["layers.1.mlp.experts.down_proj.weight_packed"] == P(None, None, "tensor")
+            assert all(len(leaf.addressable_shards) == 8 for _, leaf in names)
+    assert ids[0] == ids[1]
+
+
+EXPECTED = {
+    "tp8": {
+        "embed_tokens.weight": P("tensor"),
+        "lm_head.weight": P("tensor"),
+        "layers.0.mlp.gate_proj.weight": P("tensor"),
+        "layers.0.mlp.down_proj.weight": P(None, "tensor"),
+        "layers.1.input_layernorm.weight": P(),
+        "layers.1.self_attn.q_a_proj.weight": P(),
+        "layers.1.self_attn.kv_a_proj_with_mqa.weight": P(),
+        "layers.1.self_attn.q_b_proj.weight": P("tensor"),
+        "layers.1.self_attn.k_up": P("tensor"),
+        "layers.1.self_attn.o_proj.weight": P(None, "tensor"),
+        "layers.1.mlp.gate.weight": P(),
+        "layers.1.mlp.experts.up_proj.weight_scale": P(None, "tensor"),
+        "layers.1.mlp.experts.down_proj.weight_packed": P(None, None, "tensor"),
+        "layers.1.mlp.shared_experts.down_proj.weight": P(None, "tensor"),
+    },
+    "ep8": {
+        "lm_head.weight": P("expert"),
+        "layers.1.self_attn.v_up": P("expert"),
+        "layers.1.mlp.experts.up_proj.weight_packed": P("expert"),
+        "layers.1.mlp.experts.down_proj.weight_packed": P("expert"),
+        "layers.1.mlp.shared_experts.up_proj.weight": P("expert"),
+    },
+    "ep4xtp2": {
+        "lm_head.weight": P(("expert", "tensor")),
+        "layers.1.mlp.experts.up_proj.weight_packed": P("expert", "tensor"),
+        "layers.1.mlp.experts.down_proj.weight_packed": P("expert", None, "tensor"),
+    },
+    "dp2xtp4": {"layers.1.self_attn.o_proj.weight": P(None, "tensor")},
+    "pp2xtp4": {
+        "lm_head.weight": P(("stage", "tensor")),
+        "layers.0.mlp.up_proj.weight": P(("stage", "tensor")),
+        "layers.1.input_layernorm.weight": P("stage"),
+        "layers.1.self_attn.q_b_proj.weight": P(("stage", "tensor")),
+        "layers.2.mlp.experts.down_proj.weight_packed": P("stage", None, "tensor"),
+    },
+}
+
+
+@pytest.mark.parametrize("layout", EXPECTED)
+def test_where_weights_lie(layout):
+    spreading, (target, _) = Layout.parse(layout), pair(LAYERS.get(layout, 2))
+    form = pipeline.stacked(nnx.eval_shape(lambda: target), spreading)
+    specs = dict(array_paths(sharding.parameter_specs(spreading, form)))
+    assert {name: specs[name] for name in EXPECTED[layout]} == EXPECTED[layout]
+
+
+def test_where_caches_lie():
+    (target, drafter), shape = pair(4), jnp.dtype(jnp.float32)
+    caches = [jax.eval_shape(lambda m=model: m.new_cache(2, 8, shape)) for model in (target, drafter)]
+
+    def specs(layout: str, which: int):
+        config = (target, drafter)[which].config
+        return sharding.cache_specs(Layout.parse(layout), config, caches[which])
+
+    assert specs("tp8", 0) == (P(),) * 4
+    assert specs("dp2xtp4", 0) == (P("data"),) * 4
+    assert specs("dp2xpp2", 0) == (P("data"), *[P(("stage", "data"))] * 3)
+    # 4 key-value heads: one a device, or groups, or on every device where a single axis is longer.
+    assert specs("dp2xtp4", 1) == ((P("data", None, "tensor"),) * 2,)
+    assert specs("ep4xtp2", 1) == ((P(None, None, "expert"),) * 2,)
+    assert specs("tp8", 1) == ((P(),) * 2,)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [("tp8", (1, 1, 1, 8)), ("tp2xep4", (1, 1, 4, 2)), ("dp2xpp3", (2, 3, 1, 1)), ("tp1", (1, 1, 1, 1))],
+)
+def test_a_layout_is_written_as_it_is_read(text, sizes):
+    layout = Layout.parse(text)
+    assert (layout.data, layout.stage, layout.expert, layout.tensor) == sizes
+    assert Layout.parse(str(layout)) == layout
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("xp8", "layout xp8: no axis is named ''"),
+        ("sp8", "no axis is named 'sp'"),
+        ("tp", "tp needs a number"),
+        ("tp0", "tp needs a number"),
+        ("tp2xtp4", "tp is there twice"),
+        ("8", "no axis is named ''"),
+        ("tp-8", "no axis is named 'tp-8'"),
+    ],
+)
+def test_what_is_no_layout(text, reason):
+    with pytest.raises(InputError, match=reason):
+        Layout.parse(text)
+
+
+def test_more_devices_than_there_are():
+    with pytest.raises(InputError, match="layout tp16 needs 16 devices; there are 8"):
+        Layout.parse("tp16").mesh()
+
+
+KIMI_CONFIG, DFLASH_CONFIG = target_config(KIMI), drafter_config(DFLASH)
+DENSE_CONFIG = target_config(tiny.QWEN3)
+
+
+@pytest.mark.parametrize(
+    ("layout", "config", "changes", "reason"),
+    [
+        ("tp3", KIMI_CONFIG, {}, r"the target's attention heads \(8\) cannot be cut 3 ways"),
+        ("tp8", KIMI_CONFIG, {"vocab_size": 60}, r"vocabulary \(60\) cannot be cut 8 ways"),
+        ("tp8", KIMI_CONFIG, {"intermediate_size": 36}, r"MLP width \(36\) cannot be cut 8 ways"),
+        ("ep8", KIMI_CONFIG, {"num_experts": 12}, r"experts \(12\) cannot be cut 8 ways"),
+        ("tp8", KIMI_CONFIG, {"moe_intermediate_size": 128}, r"\(128\) cut 8 ways gives 16, .* groups of 32"),
+        ("pp2", KIMI_CONFIG, {}, "2 stages for 1 layers"),
+        ("pp2", KIMI_CONFIG, {"num_layers": 3}, "stages need layers of one kind"),
+        ("tp16", DFLASH_CONFIG, {}, r"the drafter's attention heads \(8\) cannot be cut 16 ways"),
+        ("tp4", DFLASH_CONFIG, {"num_heads": 12, "num_kv_heads": 6}, "6 key-value heads cannot be shared"),
+        ("ep2", DENSE_CONFIG, {}, "the target has no experts to cut"),
+    ],
+)
+def test_what_cannot_be_cut(layout, config, changes, reason):
+    # Only the second layer is INT4: a third would be of another kind.
+    with pytest.raises(InputError, match=rf"layout {layout}: .*{reason}"):
+        sharding.check(Layout.parse(layout), replace(config, **changes), tiny.EXPERTS)
+
+
+def test_rows_that_cannot_be_shared_out():
+    target, _ = (spread(Layout.parse("dp2"), model) for model in pair(2))
+    with pytest.raises(InputError, match="layout dp2: 3 rows cannot be shared by 2"):
+        tiny.decoder(target, None, Method.plain(), rows=3)
+
+
+def test_equal_logits_go_to_the_lower_id_across_parts():
+    logits = jnp.array([[1.0, 3.0, 0.0, 2.0, 3.0, 2.0, 3.0, -jnp.inf]])
+    mesh = Layout.parse("ep2xtp2").mesh()
+
+    def ask(logits):
+        ids, margins = vocabulary.likeliest(logits)
+        values, best = vocabulary.top_k(logits, 5)
+        return ids, margins, values, best, vocabulary.log_sum_exp(logits), vocabulary.finite(logits)
+
+    cut = jax.shard_map(
+        ask, mesh=mesh, in_specs=P(None, ("expert", "tensor")), out_specs=P(), check_vma=False
+    )
+    ids, margins, values, best, total, finite = jax.jit(cut)(logits)
+    assert (ids.tolist(), margins.tolist(), finite.tolist()) == ([1], [0.0], [False])
+    assert best.tolist() == [[1, 4, 6, 3, 5]] and values.tolist() == [[3.0, 3.0, 3.0, 2.0, 2.0]]
+    np.testing.assert_allclose(total, jax.nn.logsumexp(logits, axis=-1, keepdims=True), rtol=1e-6)
