@@ -9,8 +9,8 @@ from jddtree.errors import InputError
 from jddtree.sharding import ONE_DEVICE, Layout
 
 
-def add_flags(add: Callable[..., object]) -> None:
-    """Add the flags to a parser or a group of one."""
+def add_layout(add: Callable[..., object]) -> None:
+    """Add --layout to a parser or a group of one."""
     add(
         "--layout",
         type=_layout,
@@ -18,6 +18,10 @@ def add_flags(add: Callable[..., object]) -> None:
         metavar="L",
         help="spread the pair over devices: tp8, ep8, ep4xtp2, dp2xtp4, pp8 and the like (default: one)",
     )
+
+
+def add_processes(add: Callable[..., object]) -> None:
+    """Add the flags of `join`."""
     add("--distributed", action="store_true", help="one of many processes, as Slurm or a TPU pod starts them")
     add("--coordinator", metavar="HOST:PORT", help="one of many processes: where process 0 can be reached")
     add("--process", type=int, metavar="N", help="with --coordinator: which process this is, from 0")

@@ -37,7 +37,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16")
     add("--cache-dir", type=path, metavar="DIR", help="for converted weights and compiled programs")
 
-    devices.add_flags(parser.add_argument_group("devices").add_argument)
+    add = parser.add_argument_group("devices").add_argument
+    devices.add_layout(add)
+    devices.add_processes(add)
 
     add = parser.add_argument_group("method").add_argument
     add("--method", choices=METHODS, help="ar: plain decoding, no drafter (default tree)")

@@ -66,6 +66,7 @@ def sweep_of(flags: argparse.Namespace, words: Sequence[str]) -> Sweep:
         method="tree" if drafting else "ar",
         dtype=flags.dtype,
         cache_dir=cache_dir,
+        layout=settings.layout,
         say=say,
     )
     tasks = tasks_of(problems, engine)
@@ -91,7 +92,9 @@ def sweep_of(flags: argparse.Namespace, words: Sequence[str]) -> Sweep:
             say(f"note: {rows} at a time are more than the {len(tasks)} prompts, which are repeated")
     if "ar-stepwise" in flags.methods and any(flags.temperatures):
         say("note: ar-stepwise is greedy: there is none at temperatures above 0")
-    bandwidth = flags.bandwidth or READABLE.get(jax.devices()[0].device_kind)
+    # What is known is a single device's, and the bytes that must be read are the whole pair's.
+    known = READABLE.get(jax.devices()[0].device_kind) if settings.layout.size == 1 else None
+    bandwidth = flags.bandwidth or known
     kinds = [problem.kind for problem in problems]
     missing = [group for group in flags.groups if set(group.cells) - set(held.finished)]
     # The baseline runs again beside what is missing.

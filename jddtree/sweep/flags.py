@@ -6,11 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from jddtree import devices
 from jddtree.command import Parser, path
 from jddtree.errors import InputError
 from jddtree.load import is_named
 from jddtree.prompts import Wishes
 from jddtree.sampling import Sample
+from jddtree.sharding import Layout
 from jddtree.sweep.grid import METHODS, check_methods, groups
 from jddtree.sweep.suites import SUITES
 
@@ -44,6 +46,7 @@ class Settings:
     raw: bool
     seed: int
     repetitions: int
+    layout: Layout
 
     def wishes(self) -> Wishes:
         """What every prompt asks for."""
@@ -52,7 +55,7 @@ class Settings:
     def as_json(self) -> dict[str, Any]:
         """For the file; the user's own prompts go by their file's name, and are known by their ids."""
         named = self.prompts if self.prompts in SUITES else Path(self.prompts).name
-        return asdict(self) | {"prompts": named}
+        return asdict(self) | {"prompts": named, "layout": str(self.layout)}
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -70,6 +73,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--drafter", type=path, metavar="DIR", help="DFlash drafter folder (default: the target's own)")
     add("--dtype", choices=("float32", "bfloat16"), help="default: float32 on a CPU, else bfloat16")
     add("--cache-dir", type=path, metavar="DIR", help="for converted weights and compiled programs")
+    devices.add_layout(add)
 
     add = parser.add_argument_group("grid").add_argument
     add("--methods", nargs="+", metavar="METHOD", help=f"of {', '.join(METHODS)}{_default('methods')}")
@@ -100,8 +104,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     flags = parser.parse_args(arguments)
     for name, value in (QUICK if flags.quick else FULL).items():
         if getattr(flags, name) is None:
-            setattr(flags, name, value)
+            spread = name == "methods" and flags.layout.size > 1
+            setattr(flags, name, [each for each in value if each != "ar-stepwise"] if spread else value)
     _check(flags)
+    # Programs of one stage are those of a single device.
+    flags.stages &= flags.layout.size == 1
     flags.out = flags.out or Path("sweep.jsonl")
     flags.settings = Settings(**{name: getattr(flags, name) for name in Settings.__dataclass_fields__})
     flags.groups = groups(flags.methods, flags.budgets, flags.topk, flags.temperatures, flags.concurrency)
@@ -132,6 +139,13 @@ def _check(flags: argparse.Namespace) -> None:
             raise InputError("--from measures nothing: leave out --out")
         return
     check_methods(flags.methods, flags.budgets)
+    if flags.layout.size > 1 and "ar-stepwise" in flags.methods:
+        raise InputError("--methods ar-stepwise is for a single device, without --layout")
+    for rows in flags.concurrency:
+        if rows % flags.layout.data:
+            raise InputError(
+                f"--concurrency {rows} cannot be shared by the {flags.layout.data} of --layout {flags.layout}"
+            )
     for name in ("budgets", "topk", "concurrency"):
         for value in getattr(flags, name):
             if value is not None and not 1 <= value < 2**31:

@@ -221,6 +221,7 @@ def _page(sweep: Sweep, drawn: Sequence[tuple[str, str]]) -> Iterator[str]:
                 f"at most {settings['max_new_tokens']} tokens"
                 + (", ends ignored" if settings["ignore_eos"] else ""),
             ],
+            ["layout", f"{settings['layout']}"],
             ["repetitions", f"{settings['repetitions']} after a warm-up"],
         ],
     )

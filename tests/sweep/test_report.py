@@ -57,7 +57,13 @@ def sweep(*cells: dict) -> Sweep:
         "drafter": None,
         "dtype": "float32",
         "prompts": {"count": 4},
-        "settings": {"prompts": "bundled", "max_new_tokens": 8, "ignore_eos": False, "repetitions": 3},
+        "settings": {
+            "prompts": "bundled",
+            "max_new_tokens": 8,
+            "ignore_eos": False,
+            "repetitions": 3,
+            "layout": "tp1",
+        },
     }
     return Sweep(about, list(cells))
 
