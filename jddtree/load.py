@@ -14,7 +14,7 @@ from jddtree import pipeline, sharding
 from jddtree.checkpoint import Checkpoint, open_checkpoint, restore
 from jddtree.checkpoint.open import read_configs
 from jddtree.checkpoint.skeleton import abstract_model
-from jddtree.config import drafter_config, target_config
+from jddtree.config import DFlashConfig, TargetConfig, drafter_config, target_config
 from jddtree.errors import InputError, about
 from jddtree.models.drafter import Drafter
 from jddtree.models.layers import unpack_linears
@@ -140,7 +140,12 @@ def load_drafter(
     checkpoint: Checkpoint, target: Target, dtype: jnp.dtype, mesh: Mesh | None = None
 ) -> Drafter:
     """The drafter. Raises InputError if the folder holds none, or one for another target."""
-    config, wanted = drafter_config(checkpoint.config), target.config
+    check_fit(drafter_config(checkpoint.config), target.config, checkpoint.folder)
+    return _restored(checkpoint, dtype, mesh)
+
+
+def check_fit(config: DFlashConfig, wanted: TargetConfig, folder: Path) -> None:
+    """Whether the drafter in ``folder`` was made for a target like this one. Raises InputError."""
     fits = {
         "hidden_size": (config.hidden_size, wanted.hidden_size),
         "num_target_layers": (config.num_target_layers, wanted.num_layers),
@@ -149,10 +154,9 @@ def load_drafter(
     for key, (own, targets) in fits.items():
         if own != targets:
             raise InputError(
-                f"the drafter in {checkpoint.folder} does not fit the target: its {key} is {own}, "
+                f"the drafter in {folder} does not fit the target: its {key} is {own}, "
                 f"the target's is {targets}"
             )
-    return _restored(checkpoint, dtype, mesh)
 
 
 def _restored(checkpoint: Checkpoint, dtype: jnp.dtype, mesh: Mesh | None) -> Any:

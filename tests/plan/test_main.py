@@ -1,0 +1,79 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from jddtree.plan.__main__ import main
+
+CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
+MINI = f"--target {CHECKPOINTS / 'k2-mini'} --drafter {CHECKPOINTS / 'k2-mini-dflash'}"
+
+
+def planned(tmp_path: Path, *arguments: str) -> tuple[int, dict]:
+    file = tmp_path / "plan.json"
+    status = main([*arguments, "--json", str(file)])
+    return status, json.loads(file.read_text())
+
+
+def test_kimi_on_eight_gpus(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    status, plan = planned(tmp_path, "--topology", "8x-rtx-pro-6000", "--budgets", "32", "8", "8")
+    assert status == 0 and plan["device"]["fits"]
+    assert [each["budget"] for each in plan["rounds"]] == [8, 32]
+    budget8 = plan["rounds"][0]
+    verify, cache_ms = budget8["verify"], 1e3 * 4096 * 70_272 / 1792e9
+    assert 1e3 * verify["weights_seconds"] == pytest.approx(9.41, abs=0.01)
+    assert 1e3 * verify["evenly_seconds"] == pytest.approx(8.34 + cache_ms / 8, abs=0.01)
+    assert 1e3 * (verify["seconds"] - verify["weights_seconds"]) == pytest.approx(cache_ms, rel=1e-6)
+    read = verify["total"] + plan["draft"]["total"]
+    assert budget8["tokens_to_beat_plain"] == pytest.approx(read / plan["plain"]["total"])
+    shown = capsys.readouterr().out
+    assert "attention" in shown and "3.16" in shown and "It fits: " in shown
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" in shown  # 78 GB are over what JAX takes by default
+
+
+def test_what_does_not_fit_says_by_how_much(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    status, plan = planned(tmp_path, "--topology", "v6e:4x4")
+    assert status == 1
+    over = plan["device"]["total"] - plan["device"]["memory"]
+    assert plan["device"]["to_spare"] == -over
+    assert f"does not fit: {over / 1e9:.2f} GB too much" in capsys.readouterr().out
+
+
+def test_the_bundled_pair_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    status, plan = planned(
+        tmp_path, *MINI.split(), "--layout", "tp8", "--context", "1000", "--dtype", "float32"
+    )
+    assert status == 0
+    assert plan["device"]["fits"] is None and plan["plain"]["seconds"] is None  # nothing is known of a CPU
+    assert plan["rounds"][0]["tokens_to_beat_plain"] > 1
+    assert "not known" in capsys.readouterr().out
+
+
+def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture) -> None:
+    flags = ["--target", str(CHECKPOINTS / "k2-mini"), "--topology", "8x-h200", "--json", "-"]
+    assert main(flags) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["drafter"] is None and plan["draft"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--topology nowhere", "--topology 'nowhere' is not known: "),
+        ("--topology 8x-h200 --layout tp4", "layout tp4 takes 4 devices; 8x-h200 has 8"),
+        ("--topology 8x-h200 --layout 8tp", "layout 8tp: "),
+        (f"{MINI} --topology 5x-h200", "layout tp5: the target's attention heads (8) cannot be cut 5 ways"),
+        (f"{MINI} --topology 8x-h200 --layout dp8", "--batch 1 cannot be shared out over dp8"),
+        ("--batch 0", "--batch must be 1 or more, not 0"),
+        ("--context -1", "--context must be 1 or more, not -1"),
+        (f"{MINI} --layout tp8 --context 262145", "--context 262145 is over the 262144 tokens"),
+        ("--budgets 8 0", "--budgets must be 1 or more, not 0"),
+        ("--target no-such-folder", "no-such-folder holds no config.json"),
+        (f"--target {CHECKPOINTS / 'k2-mini-dflash'}", "pass it as --drafter"),
+        (f"--target {CHECKPOINTS / 'k2-mini'} --drafter kimi-k2.6-dflash --layout tp8", "does not fit"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: str, message: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(arguments.split()) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
