@@ -130,7 +130,7 @@ class Decoder:
     def compile_for(self, tasks: Sequence[Task]) -> None:
         """Compile the prefill sizes that these prompts need, so that decoding them compiles nothing."""
         for _, width in _prompt_chunks(max(len(task.prompt) for task in tasks)):
-            self._prefill(width)
+            self.prefill_program(width)
 
     def exchange(self, drafter: Drafter) -> None:
         """Go on with another drafter of the same form, without compiling anything.
@@ -270,7 +270,13 @@ class Decoder:
         self.compile_seconds += time.perf_counter() - begin
         return compiled
 
-    def _prefill(self, width: int) -> jax.stages.Compiled:
+    @property
+    def program(self) -> jax.stages.Compiled:
+        """What one dispatch of `decode` runs: some rounds."""
+        return self._chunk
+
+    def prefill_program(self, width: int) -> jax.stages.Compiled:
+        """What commits up to ``width`` prompt tokens; compiled on first use."""
         return self._prefills.get(
             width,
             lambda: self._compile(
@@ -336,7 +342,7 @@ class Decoder:
             count = np.clip(lengths - begin, 0, width).astype(np.int32)
             last = (count > 0) & (begin + count == lengths)
             chunk = self._placed((ids, count, last))
-            state, report = self._prefill(width)(self._weights, request, state, *chunk)
+            state, report = self.prefill_program(width)(self._weights, request, state, *chunk)
             reports.append((report, last))
             if read is not None:
                 jax.block_until_ready(report)

@@ -2,15 +2,17 @@
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-from jddtree.command import exit_status, json_writer, leave
+from jddtree.command import exit_status, json_writer, leave, say
 from jddtree.decoder import slots_for
 from jddtree.errors import InputError
 from jddtree.plan import machine, report
+from jddtree.plan.compiled import compiled
 from jddtree.plan.flags import parse
 from jddtree.plan.memory import Holdings
 from jddtree.plan.pair import abstract_pair
@@ -34,8 +36,14 @@ def run(flags: argparse.Namespace) -> int:
     console = Console(stderr=flags.json == "-", highlight=False, soft_wrap=True)
     for part in report.text(plan):
         console.print(part)
+    programs: list[dict[str, Any]] = []
+    if flags.compile:
+        programs = plan["programs"] = compiled(holdings, box, flags.budgets, say)
+        for part in report.compiled_text(plan):
+            console.print(part)
     write_json(plan)
-    return 1 if plan["device"]["fits"] is False else 0
+    failed = any("error" in program or not report.agrees(plan, program) for program in programs)
+    return 1 if failed or plan["device"]["fits"] is False else 0
 
 
 def planned(flags: argparse.Namespace, box: machine.Machine) -> tuple[Holdings, tuple[str, str | None]]:

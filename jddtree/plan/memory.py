@@ -17,7 +17,8 @@ from jddtree.models.target import Target
 from jddtree.pipeline import stacked
 from jddtree.plan.floor import busiest_rank, distinct_experts
 from jddtree.pytree import dotted
-from jddtree.sharding import Layout, cache_specs, first_staged, parameter_specs
+from jddtree.sharding import Layout, cache_specs, first_staged, is_staged, parameter_specs
+from pallas_kernels.grouped_matmul.reference import BLOCK_BYTES
 
 CLASSES = {
     "attention": r"\.self_attn\.",
@@ -29,8 +30,8 @@ CLASSES = {
 }
 """Classes of a target's weights: the first whose pattern its dotted path holds."""
 
-EXPERT_BLOCKS = 1 << 28
-"""Experts that the reference implementation holds dequantised at a time, with what making them takes."""
+REORDERED = 0.01
+"""Of the weights, what compilers were seen to copy into another order."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,10 @@ class Holdings:
 
     def by_class(self) -> dict[str, int]:
         """Bytes of a device by class, without scratch."""
-        found = dict.fromkeys((*CLASSES, "drafter", "cache", "cache of the drafter"), 0)
+        found = dict.fromkeys((*CLASSES, "drafter", "cache", "cache of the drafter", "rest of the state"), 0)
         for share in (*self.weights, *self.caches):
             found[share.kind] += share.bytes
+        found["rest of the state"] = self._state
         return {kind: size for kind, size in found.items() if size}
 
     @cached_property
@@ -148,11 +150,17 @@ class Holdings:
         return replace(self, layout=layout, batch=self.rows * layout.data)
 
     def scratch(self, budget: int) -> int:
-        """An estimate of what programs hold besides: scores of the prefill's attention, logits of a round."""
+        """An estimate of what programs hold besides, twice each: the scores of a prefill's attention, a round's
+        logits, the experts that are dequantised at a time; and some weights in another order.
+        """
         config = self.target.config
-        scores = 4 * self.rows * CHUNKS[-1] * (config.num_heads // self._ways) * self.slots
-        logits = 4 * self.rows * (budget + 1) * config.vocab_size // self._ways
-        return 2 * max(scores, logits) + EXPERT_BLOCKS * isinstance(config, KimiK2Config)
+        held = self.rows * CHUNKS[-1] * (config.num_heads // self._ways) * self.slots * 4
+        held += self.rows * (budget + 1) * config.vocab_size // self._ways * 4
+        if isinstance(config, KimiK2Config):
+            inside = self.layout.ways("expert", "tensor")
+            numbers = 3 * config.num_experts * config.moe_intermediate_size * config.hidden_size // inside
+            held += min(BLOCK_BYTES, numbers * self.dtype.itemsize)
+        return 2 * held + round(REORDERED * sum(share.bytes for share in self.weights))
 
     @property
     def _ways(self) -> int:
@@ -162,7 +170,17 @@ class Holdings:
     @property
     def _target(self) -> Target:
         """In the form that is cut into stages."""
-        return stacked(self.target, self.layout) if self.layout.stage > 1 else self.target
+        staged = is_staged(self.layout, self.target.config)
+        return stacked(self.target, self.layout) if staged else self.target
+
+    @property
+    def _state(self) -> int:
+        """Of a device's state and request besides caches: tokens, features, stop tokens, numbers a row."""
+        config, features, numbers = self.target.config, 0, 14
+        if self.drafter is not None:
+            features = self.drafter.block_size * len(self.drafter.target_layers) * config.hidden_size
+        whole = 4 * (self.slots + 1 + numbers) + features * self.dtype.itemsize + config.vocab_size
+        return self.rows * whole
 
     def _weights(self, model: Target | Drafter) -> list[Share]:
         found, mesh = [], self.layout.abstract_mesh()

@@ -10,6 +10,11 @@ from jddtree.plan.machine import Machine
 from jddtree.plan.memory import Holdings, Reads
 from jddtree.sharding import Layout
 
+SCRATCH = "scratch, estimated"
+
+TOLERANCE = 0.02
+"""How far the compiler's bytes may be from the plan's."""
+
 GPU_SHARE = 0.75
 """Of a GPU's memory, what JAX takes by default."""
 
@@ -73,7 +78,7 @@ def record(
         "device": {
             "memory": machine.memory,
             "bandwidth": machine.bandwidth,
-            "bytes": held | {"scratch, estimated": scratch},
+            "bytes": held | {SCRATCH: scratch},
             "total": total,
             "to_spare": None if machine.memory is None else machine.memory - total,
             "fits": None if machine.memory is None else machine.memory >= total,
@@ -96,7 +101,7 @@ def text(plan: dict[str, Any]) -> Iterator[str | Table]:
     )
     yield ""
     device = plan["device"]
-    unit, size = ("GB", _in(1e9)) if device["total"] >= 1e9 else ("MB", _in(1e6))
+    unit, size = _unit(device["total"])
     table = _table("on each device", unit)
     for kind, each in device["bytes"].items():
         table.add_row(kind, size(each))
@@ -105,6 +110,38 @@ def text(plan: dict[str, Any]) -> Iterator[str | Table]:
     yield _verdict(plan)
     yield ""
     yield from _times(plan, unit, size)
+
+
+def agrees(plan: dict[str, Any], program: dict[str, Any]) -> bool:
+    """Whether a round's arguments are what the plan says, within 2 %. A prefill leaves some weights out."""
+    planned = plan["device"]["total"] - plan["device"]["bytes"][SCRATCH]
+    return program["program"].startswith("prefill") or abs(program["arguments"] / planned - 1) <= TOLERANCE
+
+
+def compiled_text(plan: dict[str, Any]) -> Iterator[str | Table]:
+    """What the compiler says of the plan's ``programs``."""
+    device = plan["device"]
+    unit, size = _unit(device["total"])
+    yield ""
+    yield f"What the compiler says, {unit} a device:"
+    table = _table("program", "compiled in s", "arguments", "results", "temporaries", "total")
+    fine = [program for program in plan["programs"] if "error" not in program]
+    for each in fine:
+        parts = (each["arguments"], each["results"], each["temporaries"], each["total"])
+        table.add_row(each["program"], f"{each['seconds']:.1f}", *map(size, parts))
+    yield table
+    planned = device["total"] - device["bytes"][SCRATCH]
+    for each in plan["programs"]:
+        name = each["program"]
+        if "error" in each:
+            yield f"{name}: does not fit: {each['error']}"
+            continue
+        for operation, found in each["collectives"].items():
+            yield f"{name}: {found['count']} {operation}, {found['bytes'] / 1e6:.3f} MB in all"
+        if not agrees(plan, each):
+            yield f"{name}: its arguments are not the {size(planned)} {unit} of the plan: one is wrong"
+        if device["memory"] is not None and each["total"] > device["memory"]:
+            yield f"{name}: does not fit: {size(each['total'] - device['memory'])} {unit} too much"
 
 
 def _verdict(plan: dict[str, Any]) -> str:
@@ -164,6 +201,11 @@ def _table(first: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     return table
+
+
+def _unit(size: int) -> tuple[str, Callable[[float], str]]:
+    """The unit for bytes of about this size, and how to show them in it."""
+    return ("GB", _in(1e9)) if size >= 1e9 else ("MB", _in(1e6))
 
 
 def _in(unit: float) -> Callable[[float], str]:

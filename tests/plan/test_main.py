@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from jddtree.plan.__main__ import main
+from tests import tiny
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 MINI = f"--target {CHECKPOINTS / 'k2-mini'} --drafter {CHECKPOINTS / 'k2-mini-dflash'}"
@@ -77,3 +78,39 @@ def test_bad_input_is_one_line(arguments: str, message: str, capsys: pytest.Capt
     assert main(arguments.split()) == 2
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+
+
+KIMI = tiny.KIMI | {
+    "vocab_size": 640,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "moe_intermediate_size": 256,
+    "n_routed_experts": 8,
+    "quantization_config": {"format": "pack-quantized"},
+}
+DFLASH = tiny.DFLASH | {
+    "vocab_size": 640,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "num_target_layers": 3,
+    "dflash_config": {"mask_token_id": 63, "target_layer_ids": [0, 2]},
+}
+
+
+@pytest.mark.parametrize("layout", ["ep2xtp2xdp2", "pp2xtp4"])
+def test_programs_take_the_arguments_that_are_planned(
+    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for name, config in (("target", KIMI), ("drafter", DFLASH)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    flags = f"--target {tmp_path / 'target'} --drafter {tmp_path / 'drafter'} --layout {layout}"
+    flags += " --batch 2 --context 64 --dtype float32 --budgets 3 --compile"
+    status, plan = planned(tmp_path, *flags.split())
+    assert status == 0
+    round_, prefill = plan["programs"]
+    held = plan["device"]["bytes"]
+    assert round_["arguments"] == pytest.approx(sum(held.values()) - held["scratch, estimated"], rel=0.02)
+    assert round_["collectives"]["all-reduce"]["count"] >= plan["plain"]["sums"]["count"]
+    assert prefill["total"] > prefill["arguments"] > 0
+    assert "round of 3: " in capsys.readouterr().out
