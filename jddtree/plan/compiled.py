@@ -81,6 +81,7 @@ def compiled(
                 partial(made.prefill_program, CHUNKS[-1]),
                 lambda program: program,
             )
+        made = None  # a compiled program of a large model is large itself
     return found
 
 

@@ -9,6 +9,12 @@ from jddtree.errors import InputError
 from jddtree.plan.machine import EXAMPLES
 from jddtree.plan.pair import KIMI, KIMI_DRAFTER, NO_DRAFTER
 
+DESCRIPTION = """\
+Say whether a target and its drafter fit a machine in a layout, and how fast a round could be there at
+best: the time that reading the weights and caches takes. Nothing is downloaded, and no accelerator is
+needed. Exit status: 0 it fits, 1 it does not, 2 bad input.
+"""
+
 EXAMPLE = """\
 for example, Kimi K2.6 with its drafter on a box of eight GPUs, and compiled for 16 TPUs that are not here:
 
@@ -22,9 +28,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The flags. Raises InputError."""
     parser = Parser(
         prog="python -m jddtree.plan",
-        description="Say whether a target and its drafter fit a machine in a layout, and how fast a round "
-        "could be there at best: the time that reading the weights and caches takes. Nothing is downloaded, "
-        "and no accelerator is needed. Exit status: 0 it fits, 1 it does not, 2 bad input.",
+        description=DESCRIPTION,
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -52,19 +56,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--topology", default="local", metavar="NAME", help=f"the machine: {EXAMPLES} (default local)")
     add("--batch", type=int, default=1, metavar="B", help="texts decoded at a time (default 1)")
     add("--context", type=int, default=4096, metavar="S", help="tokens of each text (default 4096)")
-    add(
-        "--budgets",
-        type=int,
-        nargs="+",
-        default=[8, 16, 32, 64],
-        metavar="N",
-        help="nodes of a tree (default 8 16 32 64)",
-    )
+    budgets = [8, 16, 32, 64]
+    add("--budgets", type=int, nargs="+", default=budgets, metavar="N", help="nodes of a tree (8 16 32 64)")
     add("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="default: bfloat16")
     add(
         "--compile",
         action="store_true",
-        help="compile the prefill and each budget's round for that machine; say what the compiler says",
+        help="compile a prefill and every budget's round for that machine; show what the compiler says",
     )
     add("--json", metavar="FILE", help="write all figures, in bytes and seconds; - for standard output")
     flags = parser.parse_args(arguments)

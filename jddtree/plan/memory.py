@@ -150,8 +150,8 @@ class Holdings:
         return replace(self, layout=layout, batch=self.rows * layout.data)
 
     def scratch(self, budget: int) -> int:
-        """An estimate of what programs hold besides, twice each: the scores of a prefill's attention, a round's
-        logits, the experts that are dequantised at a time; and some weights in another order.
+        """An estimate of what programs hold besides, twice each: the scores of a prefill's attention, logits
+        of a round, the experts that are dequantised at a time; and some weights in another order.
         """
         config = self.target.config
         held = self.rows * CHUNKS[-1] * (config.num_heads // self._ways) * self.slots * 4
