@@ -19,7 +19,7 @@ EXAMPLE = """\
 for example, Kimi K2.6 with its drafter on a box of eight GPUs, and compiled for 16 TPUs that are not here:
 
   python -m jddtree.plan --layout ep4xtp2 --topology 8x-rtx-pro-6000 --budgets 8 16 32
-  pip install libtpu
+  pip install 'jax[tpu]'
   python -m jddtree.plan --topology v5p:2x2x4 --context 16384 --compile
 """
 

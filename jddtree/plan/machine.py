@@ -105,7 +105,7 @@ def _tpu(name: str) -> Sequence[jax.Device]:
         raise InputError(f"--topology {name}: {str(error).splitlines()[0]}") from error
     except RuntimeError as error:
         raise InputError(
-            "--compile for a TPU needs its compiler, which runs on any Linux machine: pip install libtpu"
+            "--compile for a TPU needs its compiler, which runs on any Linux machine: pip install 'jax[tpu]'"
         ) from error
 
 

@@ -79,4 +79,7 @@ def _model(raw: dict[str, Any], dtype: jnp.dtype) -> Any:
 
 def _is_int4(raw: dict[str, Any]) -> bool:
     found = text_config(raw).get("quantization_config") or raw.get("quantization_config") or {}
-    return found.get("format") == "pack-quantized"
+    stored = found.get("format", found.get("quant_method", "")) if isinstance(found, dict) else str(found)
+    if found and stored != "pack-quantized":
+        raise InputError(f"config.json: weights in the form {stored!r} are not supported; pack-quantized are")
+    return bool(found)

@@ -38,5 +38,5 @@ def test_local_is_what_jax_sees() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed")
 def test_without_a_compiler_the_line_says_what_to_install() -> None:
-    with pytest.raises(InputError, match="pip install libtpu"):
+    with pytest.raises(InputError, match=r"pip install 'jax\[tpu\]'"):
         find("v5p:2x2x1").compile_devices()

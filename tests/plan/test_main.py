@@ -1,9 +1,11 @@
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 from jddtree.plan.__main__ import main
+from jddtree.plan.report import agrees, compiled_text
 from tests import tiny
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
@@ -97,16 +99,20 @@ DFLASH = tiny.DFLASH | {
 }
 
 
+def configs(tmp_path: Path) -> list[str]:
+    """Flags for a tiny pair."""
+    for name, config in (("target", KIMI), ("drafter", DFLASH)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    sizes = "--batch 2 --context 64 --dtype float32 --budgets 3".split()
+    return ["--target", str(tmp_path / "target"), "--drafter", str(tmp_path / "drafter"), *sizes]
+
+
 @pytest.mark.parametrize("layout", ["ep2xtp2xdp2", "pp2xtp4"])
 def test_programs_take_the_arguments_that_are_planned(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    for name, config in (("target", KIMI), ("drafter", DFLASH)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(config))
-    flags = f"--target {tmp_path / 'target'} --drafter {tmp_path / 'drafter'} --layout {layout}"
-    flags += " --batch 2 --context 64 --dtype float32 --budgets 3 --compile"
-    status, plan = planned(tmp_path, *flags.split())
+    status, plan = planned(tmp_path, *configs(tmp_path), "--layout", layout, "--compile")
     assert status == 0
     round_, prefill = plan["programs"]
     held = plan["device"]["bytes"]
@@ -114,3 +120,58 @@ def test_programs_take_the_arguments_that_are_planned(
     assert round_["collectives"]["all-reduce"]["count"] >= plan["plain"]["sums"]["count"]
     assert prefill["total"] > prefill["arguments"] > 0
     assert "round of 3: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("topology", "compiler"), [("v5p:2x2x1", "libtpu"), ("4x-rtx-pro-6000", "jax_plugins.xla_cuda13")]
+)
+def test_a_machine_that_is_not_here(topology: str, compiler: str, tmp_path: Path) -> None:
+    if not installed(compiler):
+        pytest.skip(f"{compiler} is not installed")
+    status, plan = planned(tmp_path, *configs(tmp_path), "--topology", topology, "--compile")
+    assert status == 0 and plan["layout"] == "tp4"
+    assert [program["collectives"]["all-reduce"]["count"] > 0 for program in plan["programs"]] == [True, True]
+
+
+def test_weights_in_another_form_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    flags = configs(tmp_path)
+    stored = {"quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "target" / "config.json").write_text(json.dumps(KIMI | stored))
+    assert main([*flags, "--layout", "tp8"]) == 2
+    assert "weights in the form 'fp8' are not supported" in capsys.readouterr().err
+
+
+def test_a_program_that_does_not_fit_says_so() -> None:
+    plan = {"platform": "cuda", "device": {"total": 100, "memory": 90, "bytes": {"scratch, estimated": 20}}}
+    sizes = {
+        "arguments": 80,
+        "results": 5,
+        "temporaries": 15,
+        "total": 100,
+        "seconds": 1.0,
+        "collectives": {},
+    }
+    plan["programs"] = [{"program": "round of 8", **sizes}, {"program": "round of 9", "error": "OOM"}]
+    shown = [part for part in compiled_text(plan) if isinstance(part, str)]
+    assert any(line.startswith("round of 8: does not fit") for line in shown)
+    assert "round of 9: does not fit: OOM" in shown
+
+
+def test_arguments_may_be_two_percent_off_and_padded_on_tpus() -> None:
+    plan = {"platform": "cuda", "device": {"total": 1100, "bytes": {"scratch, estimated": 100}}}
+    for platform, arguments, agree in [
+        ("cuda", 1019, True),
+        ("cuda", 1030, False),
+        ("tpu", 1030, True),
+        ("tpu", 970, False),
+    ]:
+        plan["platform"] = platform
+        assert agrees(plan, {"program": "round of 8", "arguments": arguments}) == agree
+
+
+def installed(module: str) -> bool:
+    """Whether a module can be found, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
