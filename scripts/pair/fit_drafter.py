@@ -80,7 +80,8 @@ def loss_of(
     exists &= real[..., None]
     hidden = block_hidden(config, cast, target, passed.features, tokens, positions, anchors, training.cudnn)
     blocks = hidden, told(passed.hidden, anchors, depth), right, exists
-    return block_loss(target, *(x.reshape(-1, *x.shape[2:]) for x in blocks), training.loss)
+    hidden, says, right, exists = (x.reshape(-1, *x.shape[2:]) for x in blocks)
+    return block_loss(target, hidden, says, right, exists, training.loss)
 
 
 def fit_drafter(
