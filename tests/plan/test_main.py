@@ -35,7 +35,7 @@ def test_kimi_on_eight_gpus(tmp_path: Path, capsys: pytest.CaptureFixture) -> No
 
 
 def test_what_does_not_fit_says_by_how_much(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    status, plan = planned(tmp_path, "--topology", "v6e:4x4")
+    status, plan = planned(tmp_path, "--topology", "v6e:4x4", "--drafter", "none", "--budgets", "8")
     assert status == 1
     over = plan["device"]["total"] - plan["device"]["memory"]
     assert plan["device"]["to_spare"] == -over
@@ -108,18 +108,21 @@ def configs(tmp_path: Path) -> list[str]:
     return ["--target", str(tmp_path / "target"), "--drafter", str(tmp_path / "drafter"), *sizes]
 
 
-@pytest.mark.parametrize("layout", ["ep2xtp2xdp2", "pp2xtp4"])
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [("--layout ep2xtp2xdp2", "round of 3"), ("--layout pp2xtp4 --drafter none", "plain step")],
+)
 def test_programs_take_the_arguments_that_are_planned(
-    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    flags: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    status, plan = planned(tmp_path, *configs(tmp_path), "--layout", layout, "--compile")
+    status, plan = planned(tmp_path, *configs(tmp_path), *flags.split(), "--compile")
     assert status == 0
     round_, prefill = plan["programs"]
     held = plan["device"]["bytes"]
     assert round_["arguments"] == pytest.approx(sum(held.values()) - held["scratch, estimated"], rel=0.02)
     assert round_["collectives"]["all-reduce"]["count"] >= plan["plain"]["sums"]["count"]
     assert prefill["total"] > prefill["arguments"] > 0
-    assert "round of 3: " in capsys.readouterr().out
+    assert f"{name}: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
