@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
@@ -92,9 +93,9 @@ class Layout:
         if len(devices) < self.size:
             there = f"there {'is' if len(devices) == 1 else 'are'} {len(devices)}"
             raise InputError(f"layout {self} needs {self.size} devices; {there}")
-        return jax.make_mesh(
-            astuple(self), AXES, axis_types=(AxisType.Auto,) * 4, devices=devices[: self.size]
-        )
+        # `jax.make_mesh` refuses layouts whose axes are not whole sides of a TPU's torus.
+        placed = create_device_mesh(astuple(self), devices[: self.size], allow_split_physical_axes=True)
+        return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 4)
 
     def abstract_mesh(self) -> AbstractMesh:
         """The mesh without devices, for shapes and bytes."""
