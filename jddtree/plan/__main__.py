@@ -15,7 +15,7 @@ from jddtree.plan import machine, report
 from jddtree.plan.compiled import compiled
 from jddtree.plan.flags import parse
 from jddtree.plan.memory import Holdings
-from jddtree.plan.pair import abstract_pair
+from jddtree.plan.pair import abstract_pair, packed_modules
 from jddtree.sharding import Layout, check
 
 
@@ -53,7 +53,7 @@ def planned(flags: argparse.Namespace, box: machine.Machine) -> tuple[Holdings, 
         raise InputError(f"layout {layout} takes {layout.size} devices; {box.name} has {box.devices}")
     dtype = jnp.dtype(flags.dtype)
     target, drafter, drafter_name = abstract_pair(flags.target, flags.drafter, dtype)
-    check(layout, target.config)
+    check(layout, target.config, packed_modules(target))
     if drafter is not None:
         check(layout, drafter.config)
     if flags.batch % layout.data:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jddtree.checkpoint.skeleton import abstract_model
+from jddtree.checkpoint.skeleton import abstract_model, array_paths
 from jddtree.config import KimiK2Config, drafter_config, read_json, target_config, text_config
 from jddtree.errors import InputError, about
 from jddtree.load import check_fit
@@ -43,6 +43,12 @@ def abstract_pair(
         raw = _config(drafter)
         check_fit(drafter_config(raw), made.config, drafter)
         return made, _model(raw, dtype), str(drafter)
+
+
+def packed_modules(model: Target) -> frozenset[str]:
+    """Dotted paths of a model's INT4 modules."""
+    suffix = ".weight_packed"
+    return frozenset(path.removesuffix(suffix) for path, _ in array_paths(model) if path.endswith(suffix))
 
 
 def _is_named(place: Path, name: str) -> bool:

@@ -144,6 +144,14 @@ def test_weights_in_another_form_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert "weights in the form 'fp8' are not supported" in capsys.readouterr().err
 
 
+def test_a_cut_through_groups_of_int4_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    flags = configs(tmp_path)
+    narrow = KIMI | {"moe_intermediate_size": 128}
+    (tmp_path / "target" / "config.json").write_text(json.dumps(narrow))
+    assert main([*flags, "--layout", "tp8"]) == 2
+    assert "breaks INT4 groups of 32" in capsys.readouterr().err
+
+
 def test_a_program_that_does_not_fit_says_so() -> None:
     plan = {"platform": "cuda", "device": {"total": 100, "memory": 90, "bytes": {"scratch, estimated": 20}}}
     sizes = {
