@@ -9,11 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jddtree.checkpoint import manifest, transfer
+from jddtree.checkpoint import journal, manifest, published, transfer
 from jddtree.checkpoint.gguf import is_gguf, read_gguf
 from jddtree.checkpoint.open import read_configs
-from jddtree.checkpoint.place import Say, partial_of, put_in_place, require_room, sole_writer
-from jddtree.checkpoint.progress import bar
+from jddtree.checkpoint.place import Say, partial_of, put_in_place, sole_writer
 from jddtree.checkpoint.published import Tensor
 from jddtree.command import Parser, exit_status, leave, path
 from jddtree.errors import InputError, about
@@ -48,23 +47,25 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
     if gguf:
         plan, tensors = transfer.plan_tensors(gguf.tensors, config), gguf.tensors
     elif converted:
-        plan, tensors = manifest.read_manifest(source), source
+        found = manifest.read_manifest(source)
+        manifest.check_config(found, config, source)
+        plan, tensors = found.plan, source
     else:
         plan, tensors = transfer.plan_published(source, config)
-    total = sum(entry.nbytes for entry in plan.entries)
     with sole_writer(destination.parent, say):
         _check_destination(source, destination, force)
-        require_room(destination.parent, total)
-        with bar("converting", total) as advance:
-            if to == "orbax":
-                assert not isinstance(tensors, Path)
-                transfer.to_orbax(plan, tensors, destination, advance)
-            else:
-                transfer.to_published(plan, tensors, destination, advance)
+        if to == "orbax":
+            assert not isinstance(tensors, Path)
+            transfer.to_orbax(plan, tensors, destination, config, published.revision(source))
+        else:
+            transfer.to_published(plan, tensors, destination)
         transfer.write_companions(gguf or source, partial_of(destination))
         put_in_place(destination)
+        if to == "hf":
+            (destination / journal.NAME).unlink()
     seconds = time.monotonic() - started
     count = sum(len(entry.names) for entry in plan.entries)
+    total = sum(entry.nbytes for entry in plan.entries)
     say(f"{source} -> {destination} ({FORMS[to]} form)")
     say(f"{count} tensors, {total} bytes, {seconds:.1f} s, {total / 1e6 / max(seconds, 1e-9):.0f} MB/s")
     if plan.skipped:

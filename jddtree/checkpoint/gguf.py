@@ -54,23 +54,24 @@ class GgufTensor(Tensor):
     kind: Any = field(repr=False)
     heads: int
 
-    def read(self) -> np.ndarray:
-        """The tensor, in its own dtype and the published order of rows."""
+    def read_into(self, out: np.ndarray, start: int = 0) -> None:
+        """Fill ``out``, of this dtype and so many rows in the published order, from row ``start`` on."""
+        rows = slice(start, start + len(out))
+        # The published order mixes rows of a head, so these tensors, which are small, are dequantised whole.
+        whole = bool(self.heads) or out.shape == self.shape
+        raw = self.raw if whole else self.raw[rows]
         if self.dtype == "BF16":
-            values = self.raw.view(ml_dtypes.bfloat16)
+            values = raw.view(ml_dtypes.bfloat16)
         elif self.dtype == "F16":
-            values = self.raw
+            values = raw
         else:
-            values = _package(self.file).quants.dequantize(self.raw, self.kind)
-        values = np.asarray(values).reshape(self.shape)
+            values = _package(self.file).quants.dequantize(raw, self.kind)
         if self.heads:
-            rows, rest = self.shape[0] // self.heads, self.shape[1:]
-            values = values.reshape(self.heads, rows // 2, 2, *rest).swapaxes(1, 2).reshape(self.shape)
-        return np.ascontiguousarray(values)
-
-    def read_into(self, out: np.ndarray) -> None:
-        """Fill ``out``."""
-        out[...] = self.read()
+            height, rest = self.shape[0] // self.heads, self.shape[1:]
+            values = (
+                values.reshape(self.heads, height // 2, 2, *rest).swapaxes(1, 2).reshape(self.shape)[rows]
+            )
+        out[...] = values.reshape(out.shape)
 
 
 @dataclass(frozen=True)

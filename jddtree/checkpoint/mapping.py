@@ -5,7 +5,7 @@ the same plan, kept in the manifest, leads back to the published tensors.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,31 +83,44 @@ class Entry:
             }
         return {}
 
-    def pack(self, source: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-        """Read the published tensors into the model's arrays."""
-        if self.op == "stack":
-            out = np.empty((len(self.names), *self.shape), DTYPES[self.dtype])
-            for index, name in enumerate(self.names):
-                source[name].read_into(out[index])
-            return {self.paths[0]: out}
-        tensor = source[self.name].read()
-        if self.op == "heads":
-            split = tensor.reshape(-1, sum(self.rows), self.shape[1])
-            parts = split[:, : self.rows[0]], split[:, self.rows[0] :]
-            return {path: np.ascontiguousarray(part) for path, part in zip(self.paths, parts, strict=True)}
-        return {self.paths[0]: tensor}
+    def places(self, tensors: slice, rows: slice) -> dict[str, tuple[slice, ...]]:
+        """Where rows of some of its tensors lie in the model's arrays, by path.
 
-    def unpack(self, arrays: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
-        """The published tensors, in the order of ``names``."""
-        if self.op == "note":
-            values = [self.value] if self.count is None else self.value or []
-            yield from (np.array(value, DTYPES[self.dtype]) for value in values)
-        elif self.op == "stack":
-            yield from arrays[self.paths[0]]
-        elif self.op == "heads":
-            yield np.concatenate([arrays[path] for path in self.paths], axis=1).reshape(self.shape)
-        else:
-            yield arrays[self.paths[0]]
+        Args:
+            tensors: which of ``names``; one, but for stack.
+            rows: of each tensor; for heads, whole multiples of a + b.
+        """
+        if self.op == "stack":
+            return {self.paths[0]: (tensors, rows)}
+        if self.op == "heads":
+            heads = slice(rows.start // sum(self.rows), rows.stop // sum(self.rows))
+            return dict.fromkeys(self.paths, (heads,))
+        return {self.paths[0]: (rows,)}
+
+    def split(self, block: np.ndarray) -> dict[str, np.ndarray]:
+        """Rows of published tensors [tensors, rows, ...] as the parts of the model's arrays in `places`."""
+        if self.op == "stack":
+            return {self.paths[0]: block}
+        if self.op == "heads":
+            heads = block[0].reshape(-1, sum(self.rows), self.shape[1])
+            parts = heads[:, : self.rows[0]], heads[:, self.rows[0] :]
+            return dict(zip(self.paths, parts, strict=True))
+        return {self.paths[0]: block[0]}
+
+    def join(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The reverse of `split`."""
+        if self.op == "stack":
+            return parts[self.paths[0]]
+        if self.op == "heads":
+            heads = np.concatenate([parts[path] for path in self.paths], axis=1)
+            return heads.reshape(1, -1, self.shape[1])
+        return parts[self.paths[0]][None]
+
+    @property
+    def notes(self) -> list[np.ndarray]:
+        """The tensors of a note, in the order of ``names``."""
+        values = [self.value] if self.count is None else self.value or []
+        return [np.array(value, DTYPES[self.dtype]) for value in values]
 
 
 @dataclass(frozen=True)

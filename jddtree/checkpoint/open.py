@@ -15,13 +15,12 @@ from jax.typing import DTypeLike
 from jddtree.checkpoint import arrays, manifest, published, skeleton, transfer
 from jddtree.checkpoint.gguf import is_gguf, read_gguf
 from jddtree.checkpoint.mapping import Plan
-from jddtree.checkpoint.place import Say, partial_of, put_in_place, require_room, sole_writer
-from jddtree.checkpoint.progress import bar
+from jddtree.checkpoint.place import Say, partial_of, put_in_place, sole_writer
 from jddtree.checkpoint.published import DTYPES, Tensor
 from jddtree.config import read_json
 from jddtree.errors import InputError
 
-_LAYOUT = b"jddtree weights 1"  # part of the content key: change it when converted weights change
+_LAYOUT = b"jddtree weights 2"  # part of the content key: change it when converted weights change
 
 
 @dataclass(frozen=True)
@@ -72,13 +71,15 @@ def open_checkpoint(path: Path, cache_dir: Path, say: Say) -> Checkpoint:
         path = _from_gguf(path, cache_dir, say)
     config, generation_config = read_configs(path)
     if manifest.is_converted(path):
-        return Checkpoint(path, config, generation_config, path, manifest.read_manifest(path))
+        found = manifest.read_manifest(path)
+        manifest.check_config(found, config, path)
+        return Checkpoint(path, config, generation_config, path, found.plan)
     plan, source = transfer.plan_published(path, config)
     entry = cache_dir / "checkpoints" / content_key(path, cache_dir)
     if not _is_whole(entry):
         with sole_writer(entry.parent, say):
             if not _is_whole(entry):  # unless another process has just done it
-                _fill(entry, path, plan, source, say)
+                _fill(entry, path, plan, source, config, say)
                 put_in_place(entry)
     return Checkpoint(path, config, generation_config, entry, plan)
 
@@ -152,13 +153,15 @@ def _from_gguf(file: Path, cache_dir: Path, say: Say) -> Path:
             if not _is_whole(entry):
                 gguf = read_gguf(file)
                 plan = transfer.plan_tensors(gguf.tensors, gguf.config)
-                _fill(entry, file, plan, gguf.tensors, say)
+                _fill(entry, file, plan, gguf.tensors, gguf.config, say)
                 transfer.write_companions(gguf, partial_of(entry))
                 put_in_place(entry)
     return entry
 
 
-def _fill(entry: Path, origin: Path, plan: Plan, source: Mapping[str, Tensor], say: Say) -> None:
+def _fill(
+    entry: Path, origin: Path, plan: Plan, source: Mapping[str, Tensor], config: dict[str, Any], say: Say
+) -> None:
     """Convert tensors into the partial folder of a cache entry. Raises InputError in one of many processes:
     Orbax would wait for all of them to write.
     """
@@ -166,20 +169,17 @@ def _fill(entry: Path, origin: Path, plan: Plan, source: Mapping[str, Tensor], s
         raise InputError(
             f"{origin} is not converted yet: run python -m jddtree.convert {origin} DIR once, and give DIR"
         )
-    total = sum(e.nbytes for e in plan.entries)
-    require_room(entry.parent, total)
-    say(f"Converting {origin} ({total / 1e6:.1f} MB) once into {entry}.")
+    say(f"Converting {origin} ({sum(e.nbytes for e in plan.entries) / 1e6:.1f} MB) once into {entry}.")
     if plan.skipped:
         names = f"names in {entry / manifest.NAME}"
         say(f"Skipping {len(plan.skipped)} tensors that are not part of the text model ({names}).")
-    with bar("converting", total) as advance:
-        transfer.to_orbax(plan, source, entry, advance)
+    transfer.to_orbax(plan, source, entry, config, published.revision(origin))
 
 
 def _is_whole(entry: Path) -> bool:
     """Whether a cache entry is there and undamaged; a damaged one is made again."""
     try:
-        return bool(manifest.read_manifest(entry).entries)
+        return bool(manifest.read_manifest(entry).plan.entries)
     except InputError:
         return False
 

@@ -32,7 +32,16 @@ def require_room(parent: Path, needed: int) -> None:
     """Raises InputError when the disk of ``parent`` has less than ``needed`` bytes free."""
     free = shutil.disk_usage(parent).free
     if free < needed:
-        raise InputError(f"{parent} has {free / 1e9:.1f} GB free; the conversion needs {needed / 1e9:.1f} GB")
+        raise InputError(f"{parent} has {free / 1e9:.1f} GB free; {needed / 1e9:.1f} GB are needed")
+
+
+@contextmanager
+def writing(what: object) -> Generator[None]:
+    """A file system that refuses, as an InputError about ``what``."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what} cannot be written: {error.strerror or error}") from error
 
 
 def partial_of(folder: Path) -> Path:

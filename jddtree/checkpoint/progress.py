@@ -13,10 +13,12 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+Advance = Callable[[int], None]  # takes the bytes done since its last call
+
 
 @contextmanager
-def bar(label: str, total: int) -> Generator[Callable[[int], None]]:
-    """Yields a function that takes the bytes done since its last call."""
+def bar(label: str, total: int, done: int) -> Generator[Advance]:
+    """A bar of ``total`` bytes, ``done`` of which an earlier run did: they count in no rate."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -26,5 +28,5 @@ def bar(label: str, total: int) -> Generator[Callable[[int], None]]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda done: progress.advance(task, done)
+        task = progress.add_task(label, total=total, completed=done)
+        yield lambda some: progress.advance(task, some)

@@ -3,19 +3,24 @@
 Format: header length in 8 little-endian bytes, JSON header (name -> dtype, shape, byte range), data.
 """
 
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
+from jddtree.checkpoint.place import writing
 from jddtree.config import read_json
 from jddtree.errors import InputError
 
 INDEX = "model.safetensors.index.json"
+SHARD_BYTES = 5 * 10**9  # of the files that are written
+_BLOCK_BYTES = 64 << 20  # of a tensor at once, where it need not be whole
 
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
@@ -51,19 +56,20 @@ class Tensor:
         """Size of the data."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
-    def read_into(self, out: np.ndarray) -> None:
-        """Fill ``out``, a contiguous array of this dtype and shape.
+    def read_into(self, out: np.ndarray, start: int = 0) -> None:
+        """Fill ``out``, a contiguous array of this dtype and of so many rows, from row ``start`` on.
 
         Raises:
             InputError: the file ends early or cannot be read.
         """
+        skipped = start * (self.nbytes // self.shape[0]) if start else 0
         try:
             with self.file.open("rb") as file:
-                file.seek(self.offset)
-                count = file.readinto(memoryview(out.reshape(-1).view(np.uint8))) if self.nbytes else 0
+                file.seek(self.offset + skipped)
+                count = file.readinto(memoryview(out.reshape(-1).view(np.uint8))) if out.nbytes else 0
         except OSError as error:
             raise InputError(f"{self.file}: tensor {self.name} cannot be read: {error.strerror}") from error
-        if count != self.nbytes:
+        if count != out.nbytes:
             raise InputError(f"{self.file} is truncated inside tensor {self.name}; download it again")
 
     def read(self) -> np.ndarray:
@@ -71,6 +77,17 @@ class Tensor:
         out = np.empty(self.shape, DTYPES[self.dtype])
         self.read_into(out)
         return out
+
+    def digest(self) -> str:
+        """SHA-256 of its bytes, in hex. Raises InputError as `read_into`."""
+        found = hashlib.sha256()
+        height = self.shape[0] if self.shape else 1
+        rows = max(1, _BLOCK_BYTES * height // max(1, self.nbytes))
+        for start in range(0, height, rows):
+            block = np.empty((min(rows, height - start), *self.shape[1:]), DTYPES[self.dtype])
+            self.read_into(block, start)
+            found.update(block.reshape(-1).view(np.uint8))
+        return found.hexdigest()
 
 
 def is_published(folder: Path) -> bool:
@@ -90,6 +107,17 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
+def revision(folder: Path) -> str | None:
+    """The commit that a folder was downloaded from, as the hub's clients keep it; None where they did not."""
+    if folder.absolute().parent.name == "snapshots":  # the client's own cache
+        return folder.absolute().name
+    try:  # beside a download into a folder; the first line is the commit
+        lines = (folder / ".cache/huggingface/download/config.json.metadata").read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return lines[0] if lines else None
+
+
 def tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a published folder, from the files' headers alone.
 
@@ -100,7 +128,7 @@ def tensors(folder: Path) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     index = _index(folder) if (folder / INDEX).is_file() else {}
     for file in weight_files(folder):
-        for tensor in _header(file):
+        for tensor in header(file):
             if index and index.get(tensor.name) != file.name:
                 raise InputError(
                     f"{folder / INDEX} does not list tensor {tensor.name}, which is in {file.name}"
@@ -117,7 +145,11 @@ def write(file: Path, layout: list[tuple[str, str, tuple[int, ...]]], data: Iter
 
     Args:
         layout: (name, dtype, shape) of every tensor, in the order of ``data``.
-        data: the arrays; taken one at a time, so that they need not be in memory together.
+        data: the arrays, each whole or in several blocks of rows; taken one at a time, so that they need not
+            be in memory together.
+
+    Raises:
+        InputError: the disk is full or refuses; names the file and the tensor.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     start = 0
@@ -127,12 +159,24 @@ def write(file: Path, layout: list[tuple[str, str, tuple[int, ...]]], data: Iter
         start = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # data starts aligned
-    with file.open("wb") as out:
+    blocks = iter(data)
+    with writing(file), file.open("wb") as out:
         out.write(len(text).to_bytes(8, "little"))
         out.write(text)
-        for (name, dtype, shape), array in zip(layout, data, strict=True):
-            assert (array.dtype, array.shape) == (DTYPES[dtype], shape), name
-            out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        for name, dtype, shape in layout:
+            left = math.prod(shape) * DTYPES[dtype].itemsize
+            while True:
+                block = next(blocks)
+                assert (block.dtype, block.shape[1:]) == (DTYPES[dtype], shape[1:]), name
+                with writing(f"{file}: tensor {name}"):
+                    out.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+                left -= block.nbytes
+                if left <= 0:
+                    break
+            assert left == 0, name
+        assert next(blocks, None) is None
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def _index(folder: Path) -> dict[str, str]:
@@ -148,7 +192,25 @@ def _index(folder: Path) -> dict[str, str]:
     return weight_map
 
 
-def _header(file: Path) -> Iterator[Tensor]:
+def write_index(folder: Path, shards: Mapping[str, Iterable[str]], total: int) -> None:
+    """Write the index of several weight files: their names with the tensors in each, and all tensors' bytes.
+
+    Raises:
+        InputError: the disk is full or refuses.
+    """
+    places = {tensor: file for file, names in shards.items() for tensor in names}
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    with writing(folder / INDEX):
+        (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def shard_name(number: int, count: int) -> str:
+    """The name of weight file ``number``, from 1, of ``count``."""
+    return "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+
+
+def header(file: Path) -> Iterator[Tensor]:
+    """The tensors of one file, in its order. Raises InputError as `tensors`."""
     try:
         size = file.stat().st_size
         with file.open("rb") as opened:

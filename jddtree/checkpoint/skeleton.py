@@ -129,7 +129,7 @@ def _check_tied(plan: Plan, source: Mapping[str, Tensor]) -> None:
             continue
         twin = plan.arrays[entry.paths[0]]
         if (entry.dtype, entry.shape) != (twin.dtype, twin.shape) or (
-            source[entry.name].read().tobytes() != source[twin.name].read().tobytes()
+            source[entry.name].digest() != source[twin.name].digest()
         ):
             raise InputError(
                 f"{source[entry.name].file}: config.json ties {entry.name} to {twin.name}, but the two differ"

@@ -1,11 +1,15 @@
-"""Weights from a published folder into Orbax form and back, a batch at a time.
+"""Weights from a published folder into Orbax form and back, in blocks of rows.
 
-Memory: about one batch, or one stacked tensor of one layer where that is larger.
+Memory: a few blocks of at most `arrays.SLAB_BYTES`, whatever the size of a tensor.
 """
 
-import json
+import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +17,15 @@ import numpy as np
 
 from jddtree.checkpoint import arrays, manifest, published, skeleton
 from jddtree.checkpoint.gguf import GgufFile
+from jddtree.checkpoint.journal import NAME as JOURNAL
+from jddtree.checkpoint.journal import Journal, read_hashes
 from jddtree.checkpoint.mapping import Entry, Plan, make_plan
-from jddtree.checkpoint.place import partial_of
-from jddtree.checkpoint.published import DTYPES, INDEX, Tensor
+from jddtree.checkpoint.place import partial_of, require_room
+from jddtree.checkpoint.progress import Advance, bar
+from jddtree.checkpoint.published import DTYPES, Tensor
 from jddtree.errors import InputError
 
-Advance = Callable[[int], None]  # called with the bytes done since the last call
-
-SHARD_BYTES = 5 * 10**9
-_PROGRESS = "progress.json"
+_THREADS = 3  # one waits for the disk while two work
 _OTHER_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
 
@@ -42,59 +46,101 @@ def plan_tensors(source: Mapping[str, Tensor], raw: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def to_orbax(plan: Plan, source: Mapping[str, Tensor], folder: Path, advance: Advance) -> None:
-    """Fill ``folder``'s partial folder with the weights in Orbax form and the manifest.
+def to_orbax(
+    plan: Plan, source: Mapping[str, Tensor], folder: Path, config: dict[str, Any], revision: str | None
+) -> None:
+    """Fill ``folder``'s partial folder with the weights in Orbax form, the hashes of their tensors and the
+    manifest. A partial folder of the same source files that an earlier run left is continued.
 
-    A partial folder of the same source files that an earlier run left is continued.
+    Args:
+        plan: of ``source``.
+        source: published name -> tensor.
+        folder: in the end; its parent exists.
+        config: config.json of the source.
+        revision: the commit of the source, if it is known.
+
+    Raises:
+        InputError: a tensor cannot be read or written, or there is too little room; names it and the file.
     """
     partial = partial_of(folder)
     weights = partial / manifest.WEIGHTS
-    groups = list(arrays.batches(((entry.nbytes, entry) for entry in _with_arrays(plan)), arrays.BATCH_BYTES))
-    done = _resume(partial, source)
-    for number, group in enumerate(groups):
-        if number >= done:
-            batch = {path: array for entry in group for path, array in entry.pack(source).items()}
-            try:
-                arrays.append(weights, batch)
-            except Exception:
-                # Orbax refuses arrays that it has: an earlier run was stopped between this batch and the note
-                # of it. Any other cause shows in the comparison below.
-                if number != done or done == 0:
-                    raise
-            _note_progress(partial, source, number + 1)
-        advance(sum(entry.nbytes for entry in group))
-    arrays.finish(weights)
-    shapes = {path: shape for entry in plan.entries for path, shape in entry.arrays.items()}
-    if arrays.stored(weights) != shapes:
-        shutil.rmtree(partial)
-        raise InputError(f"{partial} could not be continued and was removed; start the conversion again")
-    (partial / _PROGRESS).unlink()
-    manifest.write_manifest(partial, plan)
+    journal = Journal(partial, {"to": "orbax", "version": 2, "source": _signature(source)})
+    pieces = [piece for entry in plan.entries if entry.arrays for piece in _pieces(entry)]
+    left = [piece for piece in pieces if not journal.hashes.keys() >= set(piece.names)]
+    total, rest = (sum(piece.nbytes for piece in some) for some in (pieces, left))
+    require_room(folder.parent, rest)
+    left.sort(key=lambda piece: (source[piece.names[0]].file, source[piece.names[0]].offset))
+    with bar("converting", total, total - rest) as advance:
+
+        def copy(piece: Piece, stop: threading.Event) -> None:
+            hashes = _store(piece, source, weights, advance, stop)
+            if not stop.is_set():
+                journal.add(hashes)
+
+        _all(copy, left)
+    arrays.finish(weights, {path: DTYPES[entry.dtype] for path, entry in plan.arrays.items()})
+    manifest.write_manifest(partial, manifest.Manifest(plan, config, revision))
 
 
-def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path, advance: Advance) -> None:
-    """Fill ``folder``'s partial folder with safetensors files, from an Orbax folder or from tensors."""
+def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) -> None:
+    """Fill ``folder``'s partial folder with safetensors files, from an Orbax folder or from tensors. What an
+    earlier run left of the same source is continued at the file that was not finished.
+
+    Raises:
+        InputError: a tensor cannot be read, is not as it was when it was converted, or cannot be written, or
+            there is too little room; names it and the file.
+    """
     partial = partial_of(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    shards = list(arrays.batches(((entry.nbytes, entry) for entry in plan.entries), SHARD_BYTES))
-    places: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        name = "model.safetensors"
-        if len(shards) > 1:
-            name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        layout = [(tensor, entry.dtype, entry.shape) for entry in shard for tensor in entry.names]
-        places |= {tensor: name for tensor, _, _ in layout}
-        data = (
-            _unpacked(shard, source / manifest.WEIGHTS, plan, advance)
-            if isinstance(source, Path)
-            else _read(shard, source, advance)
-        )
-        published.write(partial / name, layout, data)
+    hashes = read_hashes(source) if isinstance(source, Path) else {}
+    origin = (
+        _facts([source / manifest.NAME, source / JOURNAL]) if isinstance(source, Path) else _signature(source)
+    )
+    journal = Journal(partial, {"to": "hf", "version": 2, "source": origin})
+    shards = list(arrays.batches(((entry.nbytes, entry) for entry in plan.entries), published.SHARD_BYTES))
+    names = [published.shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
+    left = {
+        name: shard
+        for name, shard in zip(names, shards, strict=True)
+        if not journal.hashes.keys() >= {tensor for entry in shard for tensor in entry.names}
+    }
+    total = sum(entry.nbytes for entry in plan.entries)
+    rest = sum(entry.nbytes for shard in left.values() for entry in shard)
+    require_room(folder.parent, rest)
+    with bar("converting", total, total - rest) as advance:
+        for name, shard in left.items():
+            layout = [(tensor, entry.dtype, entry.shape) for entry in shard for tensor in entry.names]
+            found: dict[str, str] = {}
+            published.write(
+                partial / name, layout, _ahead(_rows(shard, source, plan, hashes, found, advance))
+            )
+            for tensor in published.header(partial / name):
+                if tensor.digest() != found[tensor.name]:
+                    raise InputError(
+                        f"{tensor.file}: tensor {tensor.name} gave other bytes back than were written: "
+                        "the disk or the memory is faulty"
+                    )
+            journal.add(found)
     if len(shards) > 1:
-        total = sum(entry.nbytes for entry in plan.entries)
-        index = {"metadata": {"total_size": total}, "weight_map": places}
-        (partial / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        tensors = [[tensor for entry in shard for tensor in entry.names] for shard in shards]
+        published.write_index(partial, dict(zip(names, tensors, strict=True)), total)
+
+
+def verify(plan: Plan, folder: Path) -> None:
+    """Read an Orbax folder and compare every tensor with the hash of its published bytes.
+
+    Raises:
+        InputError: a tensor cannot be read or differs; names it and the file.
+    """
+    hashes = read_hashes(folder)
+    entries = [entry for entry in plan.entries if entry.arrays]
+    with bar("checking", sum(entry.nbytes for entry in entries), 0) as advance:
+
+        def check(entry: Entry, stop: threading.Event) -> None:
+            for _ in _rows([entry], folder, plan, hashes, {}, advance):
+                if stop.is_set():
+                    break
+
+        _all(check, entries)
 
 
 def write_companions(source: GgufFile | Path, folder: Path) -> None:
@@ -118,54 +164,150 @@ def companions(folder: Path) -> list[Path]:
         and not file.name.startswith(".")
         and file.suffix not in _OTHER_WEIGHTS
         and not file.name.endswith(".index.json")
-        and file.name != manifest.NAME
+        and file.name not in (manifest.NAME, JOURNAL)
     ]
 
 
-def _with_arrays(plan: Plan) -> list[Entry]:
-    return [entry for entry in plan.entries if entry.arrays]
+@dataclass(frozen=True)
+class Piece:
+    """What is written and noted at once: some tensors of an entry, in steps of so many rows of each."""
+
+    entry: Entry
+    tensors: slice
+    rows: int
+
+    @property
+    def names(self) -> list[str]:
+        """Its published tensors."""
+        return self.entry.names[self.tensors]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        return self.entry.nbytes // len(self.entry.names) * (self.tensors.stop - self.tensors.start)
 
 
-def _read(entries: list[Entry], source: Mapping[str, Tensor], advance: Advance) -> Iterator[np.ndarray]:
+def _pieces(entry: Entry) -> list[Piece]:
+    """An entry in pieces whose steps are whole slabs of its arrays."""
+    itemsize = DTYPES[entry.dtype].itemsize
+    slabs = [arrays.slab(shape, itemsize) for shape in entry.arrays.values()]
+    if entry.op == "stack":
+        [(height, *rest)], count = slabs, len(entry.names)
+        rows = rest[0] if rest else 1
+        return [
+            Piece(entry, slice(start, min(start + height, count)), rows) for start in range(0, count, height)
+        ]
+    # Of heads' two arrays one may have longer slabs: both are powers of two, or all of them.
+    rows = max(sizes[0] for sizes in slabs) * (sum(entry.rows) if entry.op == "heads" else 1)
+    return [Piece(entry, slice(0, 1), rows)]
+
+
+def _steps(shape: tuple[int, ...], rows: int) -> Iterator[slice]:
+    height = shape[0] if shape else 1
+    return (slice(start, min(start + rows, height)) for start in range(0, height, rows))
+
+
+def _store(
+    piece: Piece, source: Mapping[str, Tensor], weights: Path, advance: Advance, stop: threading.Event
+) -> dict[str, str]:
+    """Copy a piece's tensors into the arrays, unless ``stop`` is set. Returns their hashes."""
+    entry, names = piece.entry, piece.names
+    hashes = [hashlib.sha256() for _ in names]
+    shapes = entry.arrays
+    for rows in _steps(entry.shape, piece.rows):
+        if stop.is_set():
+            break
+        block = np.empty((len(names), rows.stop - rows.start, *entry.shape[1:]), DTYPES[entry.dtype])
+        for name, out, digest in zip(names, block, hashes, strict=True):
+            source[name].read_into(out, rows.start)
+            digest.update(out.reshape(-1).view(np.uint8))
+        places = entry.places(piece.tensors, rows)
+        with _of_tensor(names[0]):
+            for path, part in entry.split(block).items():
+                arrays.write(weights, path, shapes[path], places[path], part)
+        advance(block.nbytes)
+    return {name: digest.hexdigest() for name, digest in zip(names, hashes, strict=True)}
+
+
+def _rows(
+    entries: list[Entry],
+    source: Path | Mapping[str, Tensor],
+    plan: Plan,
+    expected: Mapping[str, str],
+    found: dict[str, str],
+    advance: Advance,
+) -> Iterator[np.ndarray]:
+    """The tensors of entries, in order, in blocks of rows.
+
+    ``expected``: hashes that they must have, where there is one. ``found`` takes their hashes.
+    """
     for entry in entries:
-        yield from (source[name].read() for name in entry.names)
-        advance(entry.nbytes)
+        notes = entry.notes if entry.op == "note" else None
+        # A tied tensor's array is in the place of its twin.
+        stored = None if notes else plan.arrays[entry.paths[0]]
+        rows_of = _pieces(stored)[0].rows if stored else 1
+        for index, name in enumerate(entry.names):
+            digest = hashlib.sha256()
+            for rows in [slice(0, 0)] if notes else _steps(entry.shape, rows_of):
+                if notes:
+                    block = notes[index]
+                elif isinstance(source, Path):
+                    places = entry.places(slice(index, index + 1), rows)
+                    with _of_tensor(name):
+                        parts = {
+                            path: arrays.read(source / manifest.WEIGHTS, path, region)
+                            for path, region in places.items()
+                        }
+                    block = entry.join(parts)[0]
+                else:
+                    block = np.empty((rows.stop - rows.start, *entry.shape[1:]), DTYPES[entry.dtype])
+                    source[name].read_into(block, rows.start)
+                digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
+                yield block
+                advance(block.nbytes)
+            found[name] = digest.hexdigest()
+            if expected.get(name, found[name]) != found[name]:
+                raise InputError(
+                    f"{source}: tensor {name} is not what was converted: its bytes were altered; "
+                    "convert the published folder again"
+                )
 
 
-def _unpacked(entries: list[Entry], weights: Path, plan: Plan, advance: Advance) -> Iterator[np.ndarray]:
-    stored = plan.arrays
-    for group in arrays.batches(((entry.nbytes, entry) for entry in entries), arrays.BATCH_BYTES):
-        wanted = {
-            path: np.empty(stored[path].arrays[path], DTYPES[stored[path].dtype])
-            for entry in group
-            if entry.op != "note"
-            for path in entry.paths
-        }
-        loaded = arrays.load(weights, wanted) if wanted else {}
-        for entry in group:
-            yield from entry.unpack(loaded)
-            advance(entry.nbytes)
+def _all[T](work: Callable[[T, threading.Event], object], items: Sequence[T]) -> None:
+    """Do some work on every item, a few at a time. The first error or an interrupt ends it: then the event is
+    set, and the work need not be finished.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            for done in as_completed([pool.submit(work, item, stop) for item in items]):
+                done.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _ahead(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """The blocks, each made while the one before it is used."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = pool.submit(next, blocks, None)
+            yield block
+
+
+@contextmanager
+def _of_tensor(name: str) -> Generator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"tensor {name}: {error}") from error
 
 
 def _signature(source: Mapping[str, Tensor]) -> list[list]:
-    files = sorted({tensor.file for tensor in source.values()})
+    return _facts(sorted({tensor.file for tensor in source.values()}))
+
+
+def _facts(files: Sequence[Path]) -> list[list]:
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-
-
-def _resume(partial: Path, source: Mapping[str, Tensor]) -> int:
-    """How many batches an earlier run left; a partial folder that is of no use is removed."""
-    try:
-        progress = json.loads((partial / _PROGRESS).read_text())
-        if progress["source"] == _signature(source):
-            return int(progress["done"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    return 0
-
-
-def _note_progress(partial: Path, source: Mapping[str, Tensor], done: int) -> None:
-    temporary = partial / (_PROGRESS + ".new")
-    temporary.write_text(json.dumps({"source": _signature(source), "done": done}))
-    temporary.replace(partial / _PROGRESS)
