@@ -1,4 +1,7 @@
 """python -m jddtree.convert SRC DST: a published checkpoint folder into Orbax form or back, or a GGUF file.
+python -m jddtree.convert --check SRC: read an Orbax folder and compare every tensor with its hash.
+
+The same command goes on where it was stopped.
 
 Quantised weights of a GGUF file become float32, as its own format defines their values; bfloat16 would round
 them. F32, F16 and BF16 weights keep their dtype.
@@ -72,6 +75,20 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
         say(f"skipped, not part of the text model ({len(plan.skipped)}): {', '.join(plan.skipped)}")
 
 
+def check(folder: Path, say: Say) -> None:
+    """Compare every tensor of an Orbax folder with the hash that was taken when it was converted.
+
+    Raises:
+        InputError: the folder is in another form, or a tensor is damaged or altered; names it and the file.
+    """
+    if not manifest.is_converted(folder):
+        raise InputError(f"{folder} is not in Orbax form, so it holds no hashes to check")
+    found = manifest.read_manifest(folder)
+    manifest.check_config(found, read_configs(folder)[0], folder)
+    count, total = transfer.verify(found.plan, folder)
+    say(f"{folder}: {count} tensors, {total} bytes are as they were converted")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status: 0, 2 bad input or a full disk, 130 interrupted."""
     parser = Parser(
@@ -82,21 +99,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "source", metavar="SRC", type=path, help="a published or an Orbax checkpoint folder, or a GGUF file"
     )
-    parser.add_argument("destination", metavar="DST", type=path, help="the folder to make")
+    parser.add_argument("destination", metavar="DST", nargs="?", type=path, help="the folder to make")
     parser.add_argument(
         "--to", choices=("orbax", "hf"), help="default: the form that SRC is not in; hf for GGUF"
     )
     parser.add_argument("--force", action="store_true", help="replace a checkpoint that is in DST")
 
+    parser.add_argument(
+        "--check", action="store_true", help="make nothing; compare SRC, an Orbax folder, with its hashes"
+    )
+
     def job() -> int:
         flags = parser.parse_args(arguments)
+        if flags.check == bool(flags.destination):
+            parser.error("--check takes no DST" if flags.check else "DST, the folder to make, is missing")
         with about(flags.source):
+            if flags.check:
+                check(flags.source, print)
+                return 0
             convert(flags.source, flags.destination, flags.to, flags.force, print)
         return 0
 
     return exit_status(
         job,
-        "interrupted; the same command goes on (to Orbax) or starts again (to published form)",
+        "interrupted; the same command goes on",
     )
 
 

@@ -34,9 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
-    parser.add_argument(
-        "--layers", type=int, required=True, help="as in K2.6: dense ones first, then experts"
-    )
+    parser.add_argument("--layers", type=int, required=True, help="from the first, which is dense, on")
     parser.add_argument("--config", type=Path, default=CONFIG, help="a config.json of the K2 family")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(arguments)
@@ -143,8 +141,8 @@ def layout(config: KimiK2Config, prefix: str) -> Layout:
 def values(name: str, dtype: str, shape: tuple[int, ...], seed: int) -> Iterator[np.ndarray]:
     """A tensor's values in blocks of rows, drawn from the seed and its name alone.
 
-    Weights are uniform with the standard deviation in^-0.5; INT4 words are uniform, and their scales such that
-    the weights have about that deviation too; norms are about 1, the router's bias about 0.
+    Weights are uniform with the standard deviation in^-0.5. INT4 words are uniform, and their scales give the
+    weights about that deviation too. Norms are about 1, the router's bias about 0.
     """
     random = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode())]))
     row = _nbytes(dtype, shape[1:])

@@ -116,11 +116,10 @@ class Entry:
             return heads.reshape(1, -1, self.shape[1])
         return parts[self.paths[0]][None]
 
-    @property
-    def notes(self) -> list[np.ndarray]:
-        """The tensors of a note, in the order of ``names``."""
+    def note(self, index: int) -> np.ndarray:
+        """Tensor ``index`` of a note."""
         values = [self.value] if self.count is None else self.value or []
-        return [np.array(value, DTYPES[self.dtype]) for value in values]
+        return np.array(values[index], DTYPES[self.dtype])
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,9 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) 
         published.write_index(partial, dict(zip(names, tensors, strict=True)), total)
 
 
-def verify(plan: Plan, folder: Path) -> None:
-    """Read an Orbax folder and compare every tensor with the hash of its published bytes.
+def verify(plan: Plan, folder: Path) -> tuple[int, int]:
+    """Read an Orbax folder and compare every tensor with the hash of its published bytes. Returns how many
+    tensors and bytes there are.
 
     Raises:
         InputError: a tensor cannot be read or differs; names it and the file.
@@ -141,6 +142,7 @@ def verify(plan: Plan, folder: Path) -> None:
                     break
 
         _all(check, entries)
+    return sum(len(entry.names) for entry in entries), sum(entry.nbytes for entry in entries)
 
 
 def write_companions(source: GgufFile | Path, folder: Path) -> None:
@@ -241,27 +243,13 @@ def _rows(
 
     ``expected``: hashes that they must have, where there is one. ``found`` takes their hashes.
     """
+    stored = plan.arrays
     for entry in entries:
-        notes = entry.notes if entry.op == "note" else None
-        # A tied tensor's array is in the place of its twin.
-        stored = None if notes else plan.arrays[entry.paths[0]]
-        rows_of = _pieces(stored)[0].rows if stored else 1
+        # A tied tensor lies in the array of its twin.
+        rows = 1 if entry.op == "note" else _pieces(stored[entry.paths[0]])[0].rows
         for index, name in enumerate(entry.names):
             digest = hashlib.sha256()
-            for rows in [slice(0, 0)] if notes else _steps(entry.shape, rows_of):
-                if notes:
-                    block = notes[index]
-                elif isinstance(source, Path):
-                    places = entry.places(slice(index, index + 1), rows)
-                    with _of_tensor(name):
-                        parts = {
-                            path: arrays.read(source / manifest.WEIGHTS, path, region)
-                            for path, region in places.items()
-                        }
-                    block = entry.join(parts)[0]
-                else:
-                    block = np.empty((rows.stop - rows.start, *entry.shape[1:]), DTYPES[entry.dtype])
-                    source[name].read_into(block, rows.start)
+            for block in _blocks(entry, index, name, rows, source):
                 digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
                 yield block
                 advance(block.nbytes)
@@ -271,6 +259,28 @@ def _rows(
                     f"{source}: tensor {name} is not what was converted: its bytes were altered; "
                     "convert the published folder again"
                 )
+
+
+def _blocks(
+    entry: Entry, index: int, name: str, rows: int, source: Path | Mapping[str, Tensor]
+) -> Iterator[np.ndarray]:
+    """Tensor ``index`` of an entry, so many rows at a time, from an Orbax folder or from tensors."""
+    if entry.op == "note":
+        yield entry.note(index)
+        return
+    for step in _steps(entry.shape, rows):
+        if isinstance(source, Path):
+            places = entry.places(slice(index, index + 1), step)
+            with _of_tensor(name):
+                parts = {
+                    path: arrays.read(source / manifest.WEIGHTS, path, region)
+                    for path, region in places.items()
+                }
+            yield entry.join(parts)[0]
+        else:
+            block = np.empty((step.stop - step.start, *entry.shape[1:]), DTYPES[entry.dtype])
+            source[name].read_into(block, step.start)
+            yield block
 
 
 def _all[T](work: Callable[[T, threading.Event], object], items: Sequence[T]) -> None:

@@ -1,8 +1,10 @@
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jddtree.checkpoint import arrays
 from jddtree.errors import InputError
@@ -15,30 +17,121 @@ def test_batches_keep_order_and_limit(sizes, limit):
     assert all(group and (len(group) == 1 or sum(group) <= limit) for group in groups)
 
 
-def test_bits_survive_and_nothing_loads_before_the_end(tmp_path):
+@pytest.mark.parametrize(
+    ("path", "shape", "itemsize", "slab", "chunk"),
+    [  # tensors of K2.6: files of at most 64 MiB, cut in 16 for tensor parallelism
+        ("experts.up_proj.weight_packed", (384, 2048, 896), 4, (8, 2048, 896), (1, 128, 896)),
+        ("experts.down_proj.weight_packed", (384, 7168, 256), 4, (8, 7168, 256), (1, 7168, 16)),
+        ("experts.down_proj.weight_scale", (384, 7168, 64), 2, (64, 7168, 64), (1, 7168, 4)),
+        ("embed_tokens.weight", (163840, 7168), 2, (4096, 7168), (256, 7168)),
+        ("layers.0.self_attn.o_proj.weight", (7168, 8192), 2, (4096, 8192), (4096, 512)),
+        ("layers.0.self_attn.k_up", (64, 128, 512), 2, (64, 128, 512), (4, 128, 512)),
+        ("norm.weight", (7168,), 2, (7168,), (7168,)),
+        ("two.of.an.expert", (2, 2**15, 2**12), 4, (1, 4096, 4096), (1, 256, 4096)),
+    ],
+)
+def test_files_and_chunks_follow_the_cuts(path, shape, itemsize, slab, chunk):
+    assert arrays.slab(shape, itemsize) == slab
+    assert arrays.chunk(path, shape, itemsize) == chunk
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Files of 4 of 16 experts, in chunks."""
+    monkeypatch.setattr(arrays, "SLAB_BYTES", 20_000)
+    monkeypatch.setattr(arrays, "_PART_BYTES", 64)
     random = np.random.default_rng(0)
-    weights = tmp_path / "weights"
-    first = {
+    return {
+        "a.up.weight": random.integers(0, 2**16, (16, 64, 32), dtype=np.uint16).view(ml_dtypes.bfloat16),
         "a.zeros": np.full((40, 3), -0.0, np.float32),
-        "a.0.bits": random.integers(0, 2**16, (130, 7), dtype=np.uint16).view(ml_dtypes.bfloat16),
+        "b": random.integers(-(2**31), 2**31, (5,), dtype=np.int32),
     }
-    second = {
-        "a.10.words": random.integers(-(2**31), 2**31, (6, 5), dtype=np.int32),
-        "b": np.ones(1, np.float16),
+
+
+def write(weights, content):
+    for path, array in content.items():
+        height = arrays.slab(array.shape, array.dtype.itemsize)[0]
+        for start in range(0, len(array), height):
+            part = array[start : start + height]
+            arrays.write(weights, path, array.shape, (slice(start, start + len(part)),), part)
+
+
+def wish(content, spec):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    cut, whole = NamedSharding(mesh, spec), NamedSharding(mesh, PartitionSpec())
+    return {
+        path: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=cut if array.ndim == 3 else whole)
+        for path, array in content.items()
     }
-    arrays.append(weights, first)
-    arrays.append(weights, second)
-    wanted = {path: np.empty_like(array) for path, array in (first | second).items()}
+
+
+def test_bits_survive_and_nothing_loads_before_the_end(tmp_path, small):
+    weights = tmp_path / "weights"
+    write(weights, small)
     with pytest.raises(InputError, match="damaged"):
-        arrays.load(weights, wanted)
-    arrays.finish(weights)
-    assert arrays.stored(weights) == {path: array.shape for path, array in (first | second).items()}
-    for path, array in arrays.load(weights, wanted).items():
-        expected = (first | second)[path]
-        assert (array.dtype, array.tobytes()) == (expected.dtype, expected.tobytes())
-    assert arrays.load(weights, {"b": np.empty((1,), np.float16)}).keys() == {"b"}
-    with pytest.raises(InputError, match="lacks a"):
-        arrays.load(weights, {"a.x": np.empty((1,), np.float16)})
+        arrays.load(weights, wish(small, PartitionSpec()))
+    with pytest.raises(InputError, match="damaged"):
+        arrays.read(weights, "b", (slice(0, 5),))
+    dtypes = {path: array.dtype for path, array in small.items()}
+    arrays.finish(weights, dtypes)
+    arrays.finish(weights, dtypes)  # as after a kill at its end
+    for spec in (PartitionSpec("x"), PartitionSpec(None, "x"), PartitionSpec(None, None, "x")):
+        for path, array in arrays.load(weights, wish(small, spec)).items():
+            expected = small[path]
+            assert (array.dtype, np.asarray(array).tobytes()) == (expected.dtype, expected.tobytes())
+            assert array.sharding.spec == (spec if array.ndim == 3 else PartitionSpec())
+    region = slice(3, 9), slice(5, 7)
+    assert arrays.read(weights, "a.up.weight", region).tobytes() == small["a.up.weight"][region].tobytes()
+    with pytest.raises(InputError, match="lacks c"):
+        arrays.load(weights, {"c": wish(small, PartitionSpec())["b"]})
+
+
+def test_damage_is_named_by_its_file(tmp_path, small, capfd):
+    weights = tmp_path / "weights"
+    write(weights, small)
+    arrays.finish(weights, {path: array.dtype for path, array in small.items()})
+    [file] = weights.glob("*/a.up.weight/c/2/0/0")
+    good = file.read_bytes()
+
+    def refused(reason):
+        with pytest.raises(InputError, match=rf"a\.up\.weight/c/2/0/0 .*{reason}") as caught:
+            arrays.load(weights, wish(small, PartitionSpec("x")))
+        assert "\n" not in str(caught.value)
+        with pytest.raises(InputError, match=rf"a\.up\.weight/c/2/0/0 .*{reason}"):
+            arrays.read(weights, "a.up.weight", (slice(8, 12),))
+        assert capfd.readouterr().err == ""
+
+    file.write_bytes(good[:1000] + bytes([good[1000] ^ 1]) + good[1001:])
+    refused("checksum")
+    file.write_bytes(good[:-1])
+    refused("checksum")
+    file.unlink()
+    refused("missing")
+
+
+def test_a_disk_that_keeps_other_bytes_is_noticed(tmp_path, small, monkeypatch):
+    open_ = arrays._open
+
+    class Faulty:
+        def __init__(self, place, **create):
+            self.array = open_(place, **create)
+
+        def __getitem__(self, region):
+            return Faulty.View(self.array[region])
+
+        class View:
+            def __init__(self, array):
+                self.array = array
+
+            def read(self):
+                return self.array.read()
+
+            def write(self, values):
+                return self.array.write(values + 1)
+
+    monkeypatch.setattr(arrays, "_open", Faulty)
+    with pytest.raises(InputError, match="b gave other bytes back"):
+        write(tmp_path / "weights", {"b": small["b"]})
 
 
 def test_nesting_is_reversible():

@@ -210,7 +210,7 @@ def test_a_damaged_conversion_is_refused_and_in_the_cache_made_again(tmp_path, q
     shutil.copytree(cached.weights, folder)
     shutil.copyfile(qwen3_folder / "config.json", folder / "config.json")
     for copy in (folder, cached.weights):
-        file = max((copy / manifest.WEIGHTS).rglob("d/*"), key=lambda path: path.stat().st_size)
+        file = max((copy / manifest.WEIGHTS).rglob("*"), key=lambda path: path.stat().st_size)
         file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(InputError, match="is missing or truncated") as caught:
         opened(folder, tmp_path)
@@ -218,10 +218,45 @@ def test_a_damaged_conversion_is_refused_and_in_the_cache_made_again(tmp_path, q
     again = opened(qwen3_folder, tmp_path, lines)
     assert again.weights == cached.weights and len(lines) == 2
     assert values(restore(again, model(again), jnp.float32))
-    for content in ("{", "{}", '{"version": 1, "entries": [{}], "skipped": [], "files": {}}'):
+    for content in ("{", "{}", '{"version": 2, "entries": [{}], "skipped": [], "files": {}}'):
         (folder / manifest.NAME).write_text(content)
         with pytest.raises(InputError, match=manifest.NAME):
             opened(folder, tmp_path)
+
+
+def test_a_config_of_another_model_is_refused_before_the_weights(tmp_path, kimi_folder, qwen3_folder):
+    cached = opened(kimi_folder, tmp_path)
+    folder = tmp_path / "orbax"
+    shutil.copytree(cached.weights, folder)
+    config = json.loads((kimi_folder / "config.json").read_text())
+    text = config["text_config"]
+
+    def put(change):
+        (folder / "config.json").write_text(json.dumps(config | {"text_config": text | change}))
+
+    put({"rope_theta": 1e6, "max_position_embeddings": 64})  # how far and how positions reach may be changed
+    assert opened(folder, tmp_path).weights == folder
+    put({"num_experts_per_tok": text["num_experts_per_tok"] - 1})
+    with pytest.raises(InputError, match=r"another model .*experts_per_token is 3, and was 4"):
+        opened(folder, tmp_path)
+    shutil.copyfile(qwen3_folder / "config.json", folder / "config.json")
+    with pytest.raises(InputError, match=r"another model .*of the family dense, not kimi_k2"):
+        opened(folder, tmp_path)
+
+
+def test_the_manifest_knows_where_the_weights_came_from(tmp_path, kimi_folder):
+    assert manifest.read_manifest(opened(kimi_folder, tmp_path).weights).revision is None
+    commit = "0123456789" * 4
+    client, loose = tmp_path / "snapshots" / commit, tmp_path / "loose"
+    shutil.copytree(kimi_folder, client)
+    shutil.copytree(kimi_folder, loose)
+    notes = loose / ".cache/huggingface/download"
+    notes.mkdir(parents=True)
+    (notes / "config.json.metadata").write_text(f"{commit}\netag\n1.5\n")
+    for number, folder in enumerate((client, loose)):
+        converted = open_checkpoint(folder, tmp_path / str(number), print)
+        found = manifest.read_manifest(converted.weights)
+        assert (found.revision, found.config) == (commit, converted.config)
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path):
