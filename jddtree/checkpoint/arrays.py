@@ -31,6 +31,8 @@ SLAB_BYTES = 64 << 20
 _PARTS, _PART_BYTES = 16, 32 << 10
 # What Orbax may hold on its way to the devices of this host.
 _LOADING_BYTES = 4 << 30
+# What is read back at once: small, so that its memory is used again; fresh pages cost more than copying.
+_BACK_BYTES = 8 << 20
 _UNFINISHED = "arrays"  # the folder of the arrays until `finish`
 _METADATA = "_METADATA"  # Orbax's file beside them after it
 
@@ -117,11 +119,18 @@ def write(weights: Path, path: str, shape: tuple[int, ...], region: Region, valu
         ],
     }
     place = weights / _UNFINISHED / path
+    first, *others = region
+    rows = max(1, _BACK_BYTES * len(values) // values.nbytes)
+    same = True
     with _named(place, "cannot be written"):
         array = _open(place, create=True, metadata=metadata)
         array[region].write(values).result()
-        back = array[region].read().result()
-    if not np.array_equal(back.view(np.uint8), values.view(np.uint8)):
+        for start in range(0, len(values), rows):
+            part = values[start : start + rows]
+            at = slice(first.start + start, first.start + start + len(part))
+            back = array[(at, *others)].read().result()
+            same &= np.array_equal(back.view(np.uint8), part.view(np.uint8))
+    if not same:
         raise InputError(f"{place} gave other bytes back than were written: the disk or the memory is faulty")
 
 

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 
 import ml_dtypes
@@ -83,8 +84,9 @@ class Tensor:
         found = hashlib.sha256()
         height = self.shape[0] if self.shape else 1
         rows = max(1, _BLOCK_BYTES * height // max(1, self.nbytes))
+        whole = np.empty((min(rows, height), *self.shape[1:]), DTYPES[self.dtype])
         for start in range(0, height, rows):
-            block = np.empty((min(rows, height - start), *self.shape[1:]), DTYPES[self.dtype])
+            block = whole[: height - start]
             self.read_into(block, start)
             found.update(block.reshape(-1).view(np.uint8))
         return found.hexdigest()
@@ -160,22 +162,20 @@ def write(file: Path, layout: list[tuple[str, str, tuple[int, ...]]], data: Iter
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # data starts aligned
     blocks = iter(data)
-    with writing(file), file.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little"))
-        out.write(text)
+    with writing(file), file.open("wb", buffering=0) as out:
+        _write(out, len(text).to_bytes(8, "little") + text)
         for name, dtype, shape in layout:
             left = math.prod(shape) * DTYPES[dtype].itemsize
             while True:
                 block = next(blocks)
                 assert (block.dtype, block.shape[1:]) == (DTYPES[dtype], shape[1:]), name
                 with writing(f"{file}: tensor {name}"):
-                    out.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+                    _write(out, np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
                 left -= block.nbytes
                 if left <= 0:
                     break
             assert left == 0, name
         assert next(blocks, None) is None
-        out.flush()
         os.fsync(out.fileno())
 
 
@@ -190,6 +190,13 @@ def _index(folder: Path) -> dict[str, str]:
         if not (folder / file).is_file():
             raise InputError(f"{folder / file} does not exist, but {INDEX} places tensor {name} there")
     return weight_map
+
+
+def _write(out: RawIOBase, data: bytes | memoryview) -> None:
+    """All of ``data``: one call may take a part. Without a buffer, so that a refusal comes at once."""
+    left = memoryview(data)
+    while left:
+        left = left[out.write(left) or 0 :]
 
 
 def write_index(folder: Path, shards: Mapping[str, Iterable[str]], total: int) -> None:

@@ -4,6 +4,7 @@ Memory: a few blocks of at most `arrays.SLAB_BYTES`, whatever the size of a tens
 """
 
 import hashlib
+import math
 import shutil
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from jddtree.checkpoint.published import DTYPES, Tensor
 from jddtree.errors import InputError
 
 _THREADS = 3  # one waits for the disk while two work
+_scratch = threading.local()  # a thread's block, which is used again: fresh pages cost more than copying
 _OTHER_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
 
@@ -219,7 +221,7 @@ def _store(
     for rows in _steps(entry.shape, piece.rows):
         if stop.is_set():
             break
-        block = np.empty((len(names), rows.stop - rows.start, *entry.shape[1:]), DTYPES[entry.dtype])
+        block = _block((len(names), rows.stop - rows.start, *entry.shape[1:]), DTYPES[entry.dtype])
         for name, out, digest in zip(names, block, hashes, strict=True):
             source[name].read_into(out, rows.start)
             digest.update(out.reshape(-1).view(np.uint8))
@@ -229,6 +231,14 @@ def _store(
                 arrays.write(weights, path, shapes[path], places[path], part)
         advance(block.nbytes)
     return {name: digest.hexdigest() for name, digest in zip(names, hashes, strict=True)}
+
+
+def _block(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array of any content in this thread's memory, which the next one overwrites."""
+    nbytes = dtype.itemsize * math.prod(shape)
+    if not hasattr(_scratch, "memory") or _scratch.memory.nbytes < nbytes:
+        _scratch.memory = np.empty(nbytes, np.uint8)
+    return _scratch.memory[:nbytes].view(dtype).reshape(shape)
 
 
 def _rows(

@@ -1,13 +1,17 @@
-"""Conversions that are cut off, and the split into files. Whole round trips are in tests/test_convert.py."""
+"""Conversions that are cut off or refused, and the split into files. Round trips: tests/test_convert.py."""
 
 import json
+import resource
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import safetensors
 
-from jddtree.checkpoint import arrays, manifest, published, transfer
+from jddtree.checkpoint import arrays, journal, manifest, published, transfer
 from jddtree.checkpoint.open import open_checkpoint, read_configs
 from jddtree.checkpoint.place import partial_of, put_in_place
 from jddtree.errors import InputError
@@ -17,108 +21,254 @@ class Killed(BaseException):
     """Stands for a process that ends at once: nothing in the code may catch it."""
 
 
-def contents(folder):
-    """Every stored array's bytes, by path."""
-    plan = manifest.read_manifest(folder)
-    wanted = {
-        path: np.empty(shape, published.DTYPES[entry.dtype])
-        for entry in plan.entries
-        for path, shape in entry.arrays.items()
+@pytest.fixture(autouse=True, scope="module")
+def small():
+    """Several files an array, several published files; one thread, so that the order is known."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "SLAB_BYTES", 20_000)
+        patch.setattr(arrays, "_BACK_BYTES", 5_000)
+        patch.setattr(published, "SHARD_BYTES", 300_000)
+        patch.setattr(published, "_BLOCK_BYTES", 5_000)
+        patch.setattr(transfer, "_THREADS", 1)
+        yield
+
+
+def to_orbax(source, folder):
+    config = read_configs(source)[0]
+    plan, tensors = transfer.plan_published(source, config)
+    transfer.to_orbax(plan, tensors, folder, config, None)
+    put_in_place(folder)
+
+
+def to_published(source, folder):
+    transfer.to_published(manifest.read_manifest(source).plan, source, folder)
+    put_in_place(folder)
+
+
+def counted(monkeypatch, owner, name):
+    original, calls = getattr(owner, name), []
+    monkeypatch.setattr(owner, name, lambda *arguments: (calls.append(arguments), original(*arguments))[1])
+    return calls
+
+
+@pytest.fixture(scope="module")
+def whole(small, tmp_path_factory, kimi_folder):
+    """A model in Orbax form and in published form, converted at once. Only to be read."""
+    folder = tmp_path_factory.mktemp("whole")
+    to_orbax(kimi_folder, folder / "orbax")
+    to_published(folder / "orbax", folder / "hf")
+    return folder
+
+
+@pytest.fixture
+def orbax(whole, tmp_path):
+    """A copy of it, to be damaged."""
+    shutil.copytree(whole / "orbax", tmp_path / "orbax")
+    return tmp_path / "orbax"
+
+
+@pytest.fixture
+def kill(monkeypatch):
+    """The process ends in a call of a function, before or after its work. Returns what undoes this."""
+
+    def arm(owner, name, number, before):
+        original, calls = getattr(owner, name), []
+
+        def dying(*arguments):
+            calls.append(arguments)
+            if len(calls) == number and before:
+                raise Killed
+            result = original(*arguments)
+            if len(calls) == number:
+                raise Killed
+            return result
+
+        monkeypatch.setattr(owner, name, dying)
+        return lambda: monkeypatch.setattr(owner, name, original)
+
+    return arm
+
+
+def files(folder):
+    """Every file's content but for those that hold times, sizes and places."""
+    others = {"_CHECKPOINT_METADATA", "commit_success.txt", manifest.NAME, journal.NAME}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and file.name not in others
     }
-    return {path: array.tobytes() for path, array in arrays.load(folder / manifest.WEIGHTS, wanted).items()}
 
 
-def convert(source, destination):
-    plan, tensors = transfer.plan_published(source, read_configs(source)[0])
-    done = []
-    transfer.to_orbax(plan, tensors, destination, done.append)
-    put_in_place(destination)
-    assert sum(done) == sum(entry.nbytes for entry in plan.entries if entry.arrays)
-
-
-@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize(
+    ("owner", "name", "number", "before"),
+    [
+        (arrays, "write", 9, True),
+        (journal.Journal, "add", 9, True),
+        (journal.Journal, "add", 9, False),
+        (arrays, "finish", 1, True),
+        (arrays, "finish", 1, False),
+        (manifest, "write_manifest", 1, False),
+    ],
+)
 def test_a_conversion_that_was_cut_off_loads_nothing_and_is_continued(
-    tmp_path, kimi_folder, monkeypatch, noted
+    tmp_path, kimi_folder, whole, monkeypatch, kill, owner, name, number, before
 ):
-    monkeypatch.setattr(arrays, "BATCH_BYTES", 200_000)  # several batches
     folder = tmp_path / "model"
-    append, note = arrays.append, transfer._note_progress
-    calls = []
-
-    def count(weights, batch):
-        calls.append(batch)
-        append(weights, batch)
-
-    def die(partial, source, done):
-        if done == 3 and not noted:
-            raise Killed
-        note(partial, source, done)
-        if done == 3:
-            raise Killed
-
-    monkeypatch.setattr(arrays, "append", count)
-    monkeypatch.setattr(transfer, "_note_progress", die)
+    calls = counted(monkeypatch, arrays, "write")
+    disarm = kill(owner, name, number, before)
     with pytest.raises(Killed):
-        convert(kimi_folder, folder)
+        to_orbax(kimi_folder, folder)
+    disarm()
+    first = len(calls)
     assert not folder.exists()
     partial = partial_of(folder)
     for path in (partial, *partial.rglob("*")):
         if path.is_dir():
-            with pytest.raises(InputError):
+            with pytest.raises(InputError):  # config.json comes last, after the manifest
                 open_checkpoint(path, tmp_path / "cache", print)
 
-    monkeypatch.setattr(transfer, "_note_progress", note)
     calls.clear()
-    convert(kimi_folder, folder)
-    continued = len(calls)
-    calls.clear()
-    convert(kimi_folder, tmp_path / "at_once")
-    repeated = 0 if noted else 1
-    assert continued == len(calls) - 3 + repeated
-    assert contents(folder) == contents(tmp_path / "at_once")
+    needed = counted(monkeypatch, transfer, "require_room")
+    to_orbax(kimi_folder, folder)
+    total = sum(entry.nbytes for entry in manifest.read_manifest(folder).plan.entries)
+    blocks = sum(1 for file in folder.rglob("c/**/*") if file.is_file())
+    assert 0 <= first + len(calls) - blocks <= 5  # only the tensor that was under way is made again
+    assert (needed[0][1] == 0) == (not calls) and needed[0][1] < total
+    assert files(folder) == files(whole / "orbax")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "number", "left"),
+    [  # left: how many files the continuation writes
+        (published, "write", 3, 3),
+        (journal.Journal, "add", 3, 3),
+        (published, "write_index", 1, 0),
+    ],
+)
+def test_the_way_back_is_continued_too(tmp_path, whole, monkeypatch, kill, owner, name, number, left):
+    disarm = kill(owner, name, number, before=True)
+    with pytest.raises(Killed):
+        to_published(whole / "orbax", tmp_path / "hf")
+    disarm()
+    assert not (tmp_path / "hf").exists()
+    calls = counted(monkeypatch, published, "write")
+    to_published(whole / "orbax", tmp_path / "hf")
+    assert len(list((tmp_path / "hf").glob("*.safetensors"))) == 5
+    assert len(calls) == left
+    assert files(tmp_path / "hf") == files(whole / "hf")
+
+
+def test_a_killed_process_is_continued(tmp_path, kimi_folder, whole):
+    script = """
+import os, signal, sys
+from jddtree.checkpoint import arrays, journal, transfer
+from jddtree.convert import main
+add, calls = journal.Journal.add, []
+arrays.SLAB_BYTES = 20_000
+transfer._THREADS = 1
+def dying(self, hashes):
+    calls.append(hashes)
+    if len(calls) == 20:
+        with self._file.open("a") as file:
+            file.write("0123 half a l")
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(self, hashes)
+journal.Journal.add = dying
+main(sys.argv[1:])
+"""
+    arguments = [sys.executable, "-c", script, str(kimi_folder), str(tmp_path / "model")]
+    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "model").exists()
+    noted = (partial_of(tmp_path / "model") / journal.NAME).read_text().splitlines()
+    assert len(noted) > 19 and noted[-1] == "0123 half a l"
+    to_orbax(kimi_folder, tmp_path / "model")
+    assert files(tmp_path / "model") == files(whole / "orbax")
+    assert journal.read_hashes(tmp_path / "model") == {
+        name: tensor.digest()
+        for name, tensor in published.tensors(kimi_folder).items()
+        if not name.startswith(("vision_tower.", "mm_projector.")) and not name.endswith("_shape")
+    }
 
 
 def test_a_cut_off_conversion_of_other_files_is_started_again(tmp_path, qwen3_folder, drafter_folder):
     partial = partial_of(tmp_path / "model")
     shutil.copytree(drafter_folder, partial)
-    (partial / "progress.json").write_text(json.dumps({"source": [["elsewhere", 1, 2]], "done": 1}))
-    convert(qwen3_folder, tmp_path / "model")
+    (partial / journal.NAME).write_text('{"source": [["elsewhere", 1, 2]]}\n')
+    to_orbax(qwen3_folder, tmp_path / "model")
     names = {path.name for path in (tmp_path / "model").iterdir()}
-    assert names == {manifest.NAME, manifest.WEIGHTS}
+    assert names == {manifest.NAME, manifest.WEIGHTS, journal.NAME}
 
 
-def test_a_continuation_that_does_not_fit_is_refused(tmp_path, qwen3_folder, monkeypatch):
-    monkeypatch.setattr(arrays, "BATCH_BYTES", 100_000)
-    note = transfer._note_progress
-    # Batches that are noted but are not there.
-    monkeypatch.setattr(
-        transfer, "_note_progress", lambda partial, source, done: note(partial, source, done + 1)
-    )
-    monkeypatch.setattr(arrays, "finish", lambda weights: (_ for _ in ()).throw(Killed))
-    with pytest.raises(Killed):
-        convert(qwen3_folder, tmp_path / "model")
-    monkeypatch.undo()
-    shutil.rmtree(partial_of(tmp_path / "model") / "weights.partial_save")
-    arrays.append(partial_of(tmp_path / "model") / "weights", {"x": np.zeros(1, np.float32)})
-    with pytest.raises(InputError, match="could not be continued"):
-        convert(qwen3_folder, tmp_path / "model")
-    convert(qwen3_folder, tmp_path / "model")
+@pytest.fixture
+def largest_file():
+    """Sets a limit in bytes: the system refuses the rest, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_large_checkpoints_are_split_with_an_index(tmp_path, kimi_folder, monkeypatch, published_tensors):
-    monkeypatch.setattr(transfer, "SHARD_BYTES", 300_000)
-    convert(kimi_folder, tmp_path / "orbax")
-    plan = manifest.read_manifest(tmp_path / "orbax")
-    transfer.to_published(plan, tmp_path / "orbax", tmp_path / "hf", lambda done: None)
-    put_in_place(tmp_path / "hf")
-    index = json.loads((tmp_path / "hf" / published.INDEX).read_text())
-    files = sorted((tmp_path / "hf").glob("*.safetensors"))
-    assert len(files) > 2 and files[0].name == f"model-00001-of-{len(files):05d}.safetensors"
-    for file in files:
+def test_a_disk_that_refuses_is_one_line_and_goes_on_later(tmp_path, kimi_folder, whole, largest_file):
+    def refused(step, source, place, pattern):
+        with pytest.raises(InputError, match=pattern + r" cannot be written: File too large$") as caught:
+            step(source, place)
+        largest_file(resource.RLIM_INFINITY)
+        assert "\n" not in str(caught.value) and not place.exists()
+        step(source, place)
+
+    largest_file(15_000)
+    tensor = r"tensor language_model\.\S+: \S+/weights/arrays/\S+"
+    refused(to_orbax, kimi_folder, tmp_path / "orbax", tensor)
+    largest_file(100_000)
+    tensor = r"/model-00001-of-00005\.safetensors: tensor language_model\.\S+"
+    refused(to_published, whole / "orbax", tmp_path / "hf", tensor)
+
+
+def test_altered_weights_are_found_and_named(tmp_path, orbax):
+    plan = manifest.read_manifest(orbax).plan
+    [file] = (orbax / manifest.WEIGHTS).glob("*/layers.1.mlp.experts.up_proj.weight_packed/c/2/0/0")
+    name = r"language_model\.model\.layers\.1\.mlp\.experts\.{}\.up_proj\.weight_packed"
+
+    def refused(match):
+        for step in (
+            lambda: transfer.verify(plan, orbax),
+            lambda: transfer.to_published(plan, orbax, tmp_path / "hf"),
+        ):
+            with pytest.raises(InputError, match=match) as caught:
+                step()
+            assert "\n" not in str(caught.value)
+
+    good = file.read_bytes()
+    # By the disk: the checksum beside the bytes tells.
+    file.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
+    refused(rf"tensor {name.format(8)}: {file} cannot be read: a checksum does not match")
+    file.write_bytes(good)
+    # By a program that writes checksums too: the tensor's hash tells.
+    array = arrays._open(file.parents[3])
+    array[9, 0, 0].write(array[9, 0, 0].read().result() ^ 1).result()
+    refused(rf"tensor {name.format(9)} is not what was converted")
+    (orbax / journal.NAME).unlink()
+    refused(rf"{journal.NAME} is missing")
+
+
+def test_large_checkpoints_are_split_with_an_index(whole, kimi_folder, published_tensors):
+    plan = manifest.read_manifest(whole / "orbax").plan
+    index = json.loads((whole / "hf" / published.INDEX).read_text())
+    shards = sorted((whole / "hf").glob("*.safetensors"))
+    assert len(shards) > 2 and shards[0].name == f"model-00001-of-{len(shards):05d}.safetensors"
+    for file in shards:
         names = [name for name, _ in safetensors.deserialize(file.read_bytes())]
         assert all(index["weight_map"].pop(name) == file.name for name in names)
     assert not index["weight_map"]
     assert index["metadata"]["total_size"] == sum(entry.nbytes for entry in plan.entries)
-    assert published.tensors(tmp_path / "hf").keys() == published_tensors(kimi_folder).keys() - set(
-        plan.skipped
-    )
+    found, original = published_tensors(whole / "hf"), published_tensors(kimi_folder)
+    assert found == {name: tensor for name, tensor in original.items() if name not in plan.skipped}
+
+
+def test_a_published_file_that_gives_other_bytes_back_is_noticed(tmp_path, whole, monkeypatch):
+    write = published.write
+    wrong = lambda file, layout, data: write(file, layout, (np.zeros_like(block) for block in data))  # noqa: E731
+    monkeypatch.setattr(published, "write", wrong)
+    with pytest.raises(InputError, match=r"00001-of-00005\.safetensors: tensor \S+ gave other bytes back"):
+        to_published(whole / "orbax", tmp_path / "hf")
