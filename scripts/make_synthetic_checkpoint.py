@@ -18,7 +18,7 @@ from jddtree.checkpoint.arrays import batches
 from jddtree.checkpoint.place import partial_of, put_in_place, require_room, writing
 from jddtree.checkpoint.progress import bar
 from jddtree.checkpoint.published import DTYPES, SHARD_BYTES, shard_name, write, write_index
-from jddtree.config import KimiK2Config, read_json, target_config, text_config
+from jddtree.config import KimiK2Config, family, read_json, target_config, text_config
 from jddtree.errors import InputError
 from jddtree.quantization import GROUP
 from scripts.pair.command import run
@@ -39,6 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(arguments)
     raw = read_json(args.config)
+    if family(raw) != "kimi_k2":
+        raise InputError(f"{args.config} is not of the K2 family")
     if args.layers < 1:
         raise InputError(f"--layers {args.layers}: at least one layer is needed")
     nested = text_config(raw)
@@ -50,14 +52,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def make(out: Path, raw: dict[str, Any], seed: int) -> None:
-    """Write the folder ``out`` for config.json ``raw``.
+    """Write the folder ``out`` for ``raw``, a config.json of the K2 family.
 
     Raises:
-        InputError: ``out`` is taken, the config is of another family, or the disk has too little room.
+        InputError: ``out`` is taken, or the disk has too little room.
     """
     config = target_config(raw)
-    if not isinstance(config, KimiK2Config):
-        raise InputError("the config is not of the K2 family")
+    assert isinstance(config, KimiK2Config)
     if out.exists():
         raise InputError(f"{out} exists already; choose another folder")
     tensors = layout(config, "" if text_config(raw) is raw else "language_model.")

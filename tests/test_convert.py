@@ -9,6 +9,7 @@ import pytest
 import safetensors
 
 from jddtree.checkpoint import manifest
+from jddtree.checkpoint.journal import Journal
 from jddtree.checkpoint.published import DTYPES, INDEX, write
 from jddtree.convert import main
 
@@ -204,3 +205,48 @@ def test_a_source_that_turns_out_bad_leaves_the_destination_alone(tmp_path, gold
     assert main([str(source)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "DST" in line
+
+
+def test_a_converted_folder_is_checked_by_its_hashes(tmp_path, golden_folders, capsys):
+    source, place = golden_folders[0] / DRAFTER, tmp_path / "place"
+    assert main([str(source), str(place)]) == 0
+    capsys.readouterr()
+    assert main(["--check", str(place)]) == 0
+    assert capsys.readouterr().out.endswith("bytes are as they were converted\n")
+    file = next((place / manifest.WEIGHTS).glob("*/norm.weight/c/0"))
+    content = bytearray(file.read_bytes())
+    content[5] ^= 1
+    file.write_bytes(content)
+    for arguments in (["--check", str(place)], [str(place), str(tmp_path / "back")]):
+        assert main(arguments) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert "tensor norm.weight: " in line and str(file) in line
+    assert not (tmp_path / "back").exists()
+    for arguments, message in (
+        (["--check", str(source)], "not in Orbax form"),
+        (["--check", str(place), str(tmp_path / "back")], "--check takes no DST"),
+    ):
+        assert main(arguments) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert message in line
+
+
+@pytest.mark.parametrize("to", ["orbax", "published"])
+def test_an_interrupt_is_one_line_and_the_same_command_goes_on(
+    tmp_path, golden_folders, capsys, monkeypatch, to
+):
+    source, place = str(golden_folders[0] / DRAFTER), tmp_path / "place"
+    if to == "published":
+        assert main([source, str(tmp_path / "orbax")]) == 0
+        source = str(tmp_path / "orbax")
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", interrupt)
+        assert main([source, str(place)]) == 130
+    assert capsys.readouterr() == ("", "interrupted; the same command goes on\n")
+    assert not place.exists()
+    assert main([source, str(place)]) == 0
