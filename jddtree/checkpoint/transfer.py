@@ -108,20 +108,29 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) 
     total = sum(entry.nbytes for entry in plan.entries)
     rest = sum(entry.nbytes for shard in left.values() for entry in shard)
     require_room(folder.parent, rest)
-    with bar("converting", total, total - rest) as advance:
+
+    def confirm(name: str, found: dict[str, str]) -> None:
+        for tensor in published.header(partial / name):
+            if tensor.digest() != found[tensor.name]:
+                raise InputError(
+                    f"{tensor.file}: tensor {tensor.name} gave other bytes back than were written: "
+                    "the disk or the memory is faulty"
+                )
+        journal.add(found)
+
+    # A file is read back while the next one is written.
+    with bar("converting", total, total - rest) as advance, ThreadPoolExecutor(1) as reader:
+        confirmed = None
         for name, shard in left.items():
             layout = [(tensor, entry.dtype, entry.shape) for entry in shard for tensor in entry.names]
             found: dict[str, str] = {}
-            published.write(
-                partial / name, layout, _ahead(_rows(shard, source, plan, hashes, found, advance))
-            )
-            for tensor in published.header(partial / name):
-                if tensor.digest() != found[tensor.name]:
-                    raise InputError(
-                        f"{tensor.file}: tensor {tensor.name} gave other bytes back than were written: "
-                        "the disk or the memory is faulty"
-                    )
-            journal.add(found)
+            blocks = _ahead(_rows(shard, source, plan, hashes, found, advance))
+            published.write(partial / name, layout, blocks)
+            if confirmed:
+                confirmed.result()
+            confirmed = reader.submit(confirm, name, found)
+        if confirmed:
+            confirmed.result()
     if len(shards) > 1:
         tensors = [[tensor for entry in shard for tensor in entry.names] for shard in shards]
         published.write_index(partial, dict(zip(names, tensors, strict=True)), total)
