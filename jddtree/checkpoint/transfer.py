@@ -187,32 +187,28 @@ class Piece:
 
     entry: Entry
     tensors: slice
+    names: list[str]
     rows: int
-
-    @property
-    def names(self) -> list[str]:
-        """Its published tensors."""
-        return self.entry.names[self.tensors]
 
     @property
     def nbytes(self) -> int:
         """Bytes of its tensors."""
-        return self.entry.nbytes // len(self.entry.names) * (self.tensors.stop - self.tensors.start)
+        return len(self.names) * math.prod(self.entry.shape) * DTYPES[self.entry.dtype].itemsize
 
 
 def _pieces(entry: Entry) -> list[Piece]:
     """An entry in pieces whose steps are whole slabs of its arrays."""
     itemsize = DTYPES[entry.dtype].itemsize
     slabs = [arrays.slab(shape, itemsize) for shape in entry.arrays.values()]
+    names = entry.names
     if entry.op == "stack":
-        [(height, *rest)], count = slabs, len(entry.names)
+        [(height, *rest)], count = slabs, len(names)
         rows = rest[0] if rest else 1
-        return [
-            Piece(entry, slice(start, min(start + height, count)), rows) for start in range(0, count, height)
-        ]
+        parts = [slice(start, min(start + height, count)) for start in range(0, count, height)]
+        return [Piece(entry, part, names[part], rows) for part in parts]
     # Of heads' two arrays one may have longer slabs: both are powers of two, or all of them.
     rows = max(sizes[0] for sizes in slabs) * (sum(entry.rows) if entry.op == "heads" else 1)
-    return [Piece(entry, slice(0, 1), rows)]
+    return [Piece(entry, slice(0, 1), names, rows)]
 
 
 def _steps(shape: tuple[int, ...], rows: int) -> Iterator[slice]:
