@@ -20,10 +20,11 @@ from jddtree.checkpoint.progress import bar
 from jddtree.checkpoint.published import DTYPES, SHARD_BYTES, shard_name, write, write_index
 from jddtree.config import KimiK2Config, family, read_json, target_config, text_config
 from jddtree.errors import InputError
+from jddtree.plan.pair import CONFIGS
 from jddtree.quantization import GROUP
 from scripts.pair.command import run
 
-CONFIG = Path(__file__).parents[1] / "jddtree/plan/configs/kimi-k2.6.json"
+CONFIG = CONFIGS / "kimi-k2.6.json"
 _BLOCK_BYTES = 32 << 20  # of a tensor at once
 
 Layout = list[tuple[str, str, tuple[int, ...]]]  # name, dtype, shape
