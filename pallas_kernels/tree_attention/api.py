@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import dispatch
-from pallas_kernels.tree_attention import reference
+from pallas_kernels.tree_attention import reference, triton
 
-IMPLEMENTATIONS = (("xla", reference.tree_attention),)
+IMPLEMENTATIONS = (("triton", triton.tree_attention), ("xla", reference.tree_attention))
 
 
 def tree_attention(

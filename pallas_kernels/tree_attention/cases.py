@@ -32,6 +32,7 @@ CASES = (
     Case("empty_prefix", 2, 5, 4, 4, 16, 16, 8, (0, 0), "random"),
     Case("full_cache", 1, 9, 4, 1, 24, 16, 16, (16,), "star", latent=True),
     Case("ragged", 3, 17, 8, 2, 16, 16, 40, (0, 31, 40), "random"),
+    Case("tile_edges", 6, 3, 3, 1, 16, 16, 48, (15, 16, 17, 31, 33, 48), "chain"),
     Case("latent_wide_tree", 1, 65, 8, 1, 40, 32, 70, (33,), "random", latent=True),
     Case("drafter_window", 2, 8, 4, 2, 16, 16, 32, (5, 32), "all", window=6),
     Case("bfloat16", 1, 17, 8, 1, 40, 32, 64, (50,), "random", latent=True, dtype="bfloat16"),

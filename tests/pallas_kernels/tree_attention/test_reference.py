@@ -3,16 +3,16 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask, tree_attention
-from pallas_kernels.tree_attention.cases import CASES, Case
+from pallas_kernels.tree_attention.cases import CASES
 from pallas_kernels.tree_attention.reference import unpack_mask
 from tests.oracles.heap_tree import ancestors
+from tests.oracles.masked_attention import draw, masked_attention
 
 jitted_attention = partial(jax.jit, static_argnames=("scale", "value_width", "implementation"))(
     tree_attention
@@ -20,81 +20,25 @@ jitted_attention = partial(jax.jit, static_argnames=("scale", "value_width", "im
 jitted_pack, jitted_unpack = jax.jit(pack_mask), jax.jit(unpack_mask, static_argnums=1)
 
 
-def visibility(case: Case, random: np.random.Generator) -> np.ndarray:
-    """[B, N, N] bool: which slots of the block each slot sees."""
-    if case.tree == "all":
-        return np.ones((case.rows, case.slots, case.slots), bool)
-    parents_of = {
-        "chain": lambda slot: slot - 1,
-        "star": lambda slot: 0,
-        "random": lambda slot: int(random.integers(0, slot)),
-    }[case.tree]
-    parents = [[-1, *(parents_of(slot) for slot in range(1, case.slots))] for _ in range(case.rows)]
-    return np.stack([ancestors(np.array(row)) for row in parents])
-
-
-def oracle(q, prefix_k, prefix_v, block_k, block_v, lengths, visible, lower, scale):
-    """Softmax over the concatenated keys under one mask [B, N, S + N], float64."""
-    keys, values = (
-        np.concatenate(pair, axis=1).astype(np.float64) for pair in ((prefix_k, block_k), (prefix_v, block_v))
-    )
-    slot = np.arange(prefix_k.shape[1])
-    committed = (slot < lengths[:, None, None]) & (slot >= lower[:, :, None])
-    mask = np.concatenate([committed, visible], axis=-1)
-    share = q.shape[2] // keys.shape[2]
-    keys, values = (np.repeat(array, share, axis=2) for array in (keys, values))
-    scores = np.einsum("bnhk,bshk->bhns", q.astype(np.float64), keys) * scale
-    scores = np.where(mask[:, None], scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    return np.einsum("bhns,bshv->bnhv", weights, values)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_equals_one_softmax_under_one_mask(case):
-    random = np.random.default_rng(7)
-
-    def drawn(*shape: int) -> np.ndarray:
-        return np.asarray(jnp.asarray(random.normal(size=shape), case.dtype))
-
-    q = drawn(case.rows, case.slots, case.heads, case.key_width)
-    prefix_k = drawn(case.rows, case.cache, case.key_heads, case.key_width)
-    block_k = drawn(case.rows, case.slots, case.key_heads, case.key_width)
-    if case.latent:
-        prefix_v, block_v = (keys[..., : case.value_width] for keys in (prefix_k, block_k))
-    else:
-        prefix_v = drawn(case.rows, case.cache, case.key_heads, case.value_width)
-        block_v = drawn(case.rows, case.slots, case.key_heads, case.value_width)
-    lengths = np.array(case.lengths, np.int32)
-    # Whatever lies past a row's length must not count: rejected slots leave garbage there.
-    past = np.arange(case.cache) >= lengths[:, None]
-    prefix_k, prefix_v = (np.where(past[..., None, None], 1e4, array) for array in (prefix_k, prefix_v))
-    prefix_k, prefix_v = (np.asarray(jnp.asarray(array, case.dtype)) for array in (prefix_k, prefix_v))
-    visible = visibility(case, random)
-    lower = None
-    if case.window is not None:
-        lower = (lengths[:, None] + np.arange(case.slots) - case.window + 1).astype(np.int32)
+    drawn = draw(case)
     result = jitted_attention(
-        q,
-        prefix_k,
-        None if case.latent else prefix_v,
-        block_k,
-        None if case.latent else block_v,
-        lengths,
-        jitted_pack(visible),
+        drawn.q,
+        drawn.prefix_k,
+        None if case.latent else drawn.prefix_v,
+        drawn.block_k,
+        None if case.latent else drawn.block_v,
+        drawn.lengths,
+        jitted_pack(drawn.visible),
         scale=case.key_width**-0.5,
-        lower=lower,
+        lower=drawn.lower,
         value_width=case.value_width if case.latent else None,
         implementation="xla",
     )
     assert result.dtype == case.dtype
-    unbounded = np.zeros((case.rows, case.slots), np.int32)
-    wanted = oracle(
-        *(q, prefix_k, prefix_v, block_k, block_v, lengths, visible),
-        unbounded if lower is None else lower,
-        case.key_width**-0.5,
-    )
     limit = 2e-2 if case.dtype == "bfloat16" else 5e-6
+    wanted = masked_attention(case, drawn)
     np.testing.assert_allclose(np.asarray(result, np.float64), wanted, rtol=0, atol=limit)
 
 

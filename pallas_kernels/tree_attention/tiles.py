@@ -1,0 +1,95 @@
+"""How the GPU kernel's work is cut: channels into parts, rows and keys into tiles, context into splits."""
+
+from dataclasses import dataclass
+
+COLUMNS = 32
+"""Block keys a step: one word of the mask."""
+
+SPLIT = 512
+"""Cache slots that a split must be worth."""
+
+WIDE = 256
+"""From so many value channels on the sums of a tile fill the registers."""
+
+ROOM = 65_536
+"""Bytes of shared memory for keys and values in flight: one program fits wherever the kernel runs."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Query rows a program, committed keys a step, splits of the context, warps, stages of the pipeline."""
+
+    rows: int
+    keys: int
+    splits: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Channels [start, start + width) in registers of ``padded`` channels, a power of two of 16 or more."""
+
+    start: int
+    width: int
+    padded: int
+
+
+def parts_of(start: int, width: int) -> tuple[Part, ...]:
+    """``width`` channels from ``start`` as powers of two, largest first; a rest under 16 is padded."""
+    parts = []
+    while width >= 16:
+        size = 1 << (width.bit_length() - 1)
+        parts.append(Part(start, size, size))
+        start, width = start + size, width - size
+    if width:
+        parts.append(Part(start, width, 16))
+    return tuple(parts)
+
+
+def channel_parts(
+    key_width: int, value_width: int, latent: bool
+) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Parts of the keys and of the values; latent values are the first parts of the keys."""
+    values = parts_of(0, value_width)
+    if latent:
+        return values + parts_of(value_width, key_width - value_width), values
+    return parts_of(0, key_width), values
+
+
+def choose(
+    *,
+    rows: int,
+    programs: int,
+    cache: int,
+    keys: tuple[Part, ...],
+    values: tuple[Part, ...],
+    latent: bool,
+    itemsize: int,
+    hopper: bool,
+    processors: int,
+) -> Tiles:
+    """Tiles for ``programs`` independent sets (batch rows x key heads) of ``rows`` query rows.
+
+    ``latent``: values are key channels and cost no memory of their own. The numbers follow what the compiled
+    kernel takes of registers and shared memory (pallas_kernels/LOG.md).
+    """
+    value_width = sum(part.padded for part in values)
+    width = sum(part.padded for part in keys) + (0 if latent else value_width)
+    warps, stages = 4, 2
+    # The matrix units take no fewer than 16 rows.
+    enough = max(16, 1 << (rows - 1).bit_length())
+    if value_width >= WIDE:
+        # 64 rows are the least that wgmma takes; elsewhere their sums leave no registers.
+        tile = min(64 if hopper else 32, enough)
+        step, warps = 32, 4 if tile == 16 else 8
+    else:
+        tile = min(64, enough) if itemsize == 2 else 16
+        while tile > 16 and programs * -(-rows // tile) * max(1, cache // SPLIT) < processors // 2:
+            tile //= 2
+        step = 128 if itemsize == 2 else 32
+        while step > 16 and stages * step * width * itemsize > ROOM:
+            step //= 2
+    busy = programs * -(-rows // tile)
+    splits = max(1, min(processors // busy, cache // SPLIT))
+    return Tiles(tile, step, splits, warps, stages)

@@ -1,0 +1,63 @@
+"""The fused GPU kernel (`triton_kernel`): what it takes, and how its work is cut on this device."""
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.tree_attention.tiles import WIDE, channel_parts, choose
+
+
+def tree_attention(
+    q: jax.Array,
+    prefix_k: jax.Array,
+    prefix_v: jax.Array | None,
+    block_k: jax.Array,
+    block_v: jax.Array | None,
+    lengths: jax.Array,
+    mask: jax.Array,
+    *,
+    scale: float,
+    lower: jax.Array | None,
+    value_width: int | None,
+) -> jax.Array:
+    """See `pallas_kernels.tree_attention.api.tree_attention`.
+
+    Raises NotImplementedError off an NVIDIA GPU of compute capability 8.0 and up, for mixed dtypes and others
+    than bfloat16 and float32, and for float32 values of 256 channels and more.
+    """
+    if jax.default_backend() != "gpu":
+        raise NotImplementedError("a kernel for GPUs")
+    device = jax.local_devices()[0]
+    capability = getattr(device, "compute_capability", "")
+    if not capability[:1].isdigit() or float(capability) < 8.0:
+        raise NotImplementedError(f"needs compute capability 8.0, not {capability or device.device_kind}")
+    arrays = [array for array in (q, prefix_k, prefix_v, block_k, block_v) if array is not None]
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) > 1 or q.dtype not in (jnp.bfloat16, jnp.float32):
+        raise NotImplementedError(f"dtypes {', '.join(sorted(map(str, dtypes)))}")
+    B, N, H, key_width = q.shape
+    S, J = prefix_k.shape[1:3]
+    width = (value_width or key_width) if prefix_v is None else prefix_v.shape[-1]
+    if width > 2 * WIDE or (width >= WIDE and q.dtype == jnp.float32):
+        raise NotImplementedError(f"{width} value channels in {q.dtype} do not fit the registers")
+    keys, values = channel_parts(key_width, width, prefix_v is None)
+    tiles = choose(
+        rows=N * (H // J),
+        programs=B * J,
+        cache=S,
+        keys=keys,
+        values=values,
+        latent=prefix_v is None,
+        itemsize=q.dtype.itemsize,
+        hopper=capability == "9.0",
+        processors=device.core_count,
+    )
+    # Imported late: where there is no GPU, Pallas may have no Triton either.
+    from pallas_kernels.tree_attention.triton_kernel import attend
+
+    return attend(
+        *(q, prefix_k, prefix_v, block_k, block_v, lengths, mask),
+        scale=scale,
+        lower=lower,
+        value_width=width,
+        tiles=tiles,
+    )

@@ -1,0 +1,288 @@
+"""Tree attention in one GPU kernel: Pallas through Triton, for compute capability 8.0 and up.
+
+A program takes a tile of query rows (slots x the heads that share a key head) and walks the committed keys of
+its row of the batch, up to the row's length, then the block's keys under the packed mask, in one online
+softmax (base 2): there is nothing left to merge. Where that would leave most of the chip idle the context is
+cut into splits; each leaves a normalised part and its log-sum-exp, and a second kernel weighs them.
+
+Widths need not be powers of two: channels are cut into parts that are (80 = 64 + 16), one product each.
+"""
+
+import warnings
+from functools import partial, reduce
+from math import e, log2
+from operator import add
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from pallas_kernels.tree_attention.tiles import COLUMNS, Part, Tiles, channel_parts
+
+# Told at lowering, long after `attend` has returned.
+warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+
+
+def load(ref, *places: jax.Array, mask: jax.Array) -> jax.Array:
+    """Elements of a reference at ``places`` (an index array a dimension, broadcast), zeros outside the mask.
+
+    Index arrays and no slices: a padded part reaches past the end, which a slice may not.
+    """
+    shape = jnp.broadcast_shapes(*(place.shape for place in places))
+    view = ref.at[tuple(jnp.broadcast_to(place, shape) for place in places)]
+    return plgpu.load(view, mask=jnp.broadcast_to(mask, shape), other=jnp.zeros((), ref.dtype))
+
+
+def load_rows(ref, row: jax.Array, held: jax.Array, part: Part) -> jax.Array:
+    """[rows, part.padded] of a [S, channels] reference; zeros where ``held`` [rows] is false."""
+    channel = iota(part.padded)
+    mask = held[:, None]
+    if part.padded != part.width:
+        mask = mask & (channel < part.width)[None]
+    return load(ref, row[:, None], (part.start + channel)[None], mask=mask)
+
+
+def iota(size: int) -> jax.Array:
+    return lax.iota(jnp.int32, size)
+
+
+def product(a: jax.Array, b: jax.Array, transposed: bool) -> jax.Array:
+    """a @ b, or a @ b.T, accumulated in float32; float32 operands are not rounded to TF32."""
+    return lax.dot_general(
+        *(a, b, (((1,), (1 if transposed else 0,)), ((), ()))),
+        precision=lax.Precision.HIGHEST if a.dtype == jnp.float32 else None,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def attention_kernel(
+    q_ref,
+    prefix_k_ref,
+    prefix_v_ref,
+    block_k_ref,
+    block_v_ref,
+    length_ref,
+    mask_ref,
+    lower_ref,
+    out_ref,
+    lse_ref=None,
+    *,
+    slots: int,
+    group: int,
+    scale: float,
+    tiles: Tiles,
+    key_parts: tuple[Part, ...],
+    value_parts: tuple[Part, ...],
+) -> None:
+    """One tile of query rows, one split. Row r is slot r // group and head r % group of the key head.
+
+    References of one row of the batch and one key head: queries and outputs [N, group, channels], keys and
+    values [S or N, channels] (None for latent values), the length, the mask [N, W], the lower bounds [N] or
+    None, and the log-sum-exps [N, group] where there are several splits.
+    """
+    row = pl.program_id(0) * tiles.rows + iota(tiles.rows)
+    split = pl.program_id(1)
+    slot, head = lax.div(row, jnp.int32(group)), lax.rem(row, jnp.int32(group))
+    real = row < slots * group
+
+    def places(part: Part) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        """The tile's indices of a [N, heads of a key head, channels] reference, and its mask."""
+        channel = iota(part.padded)
+        indices = slot[:, None], head[:, None], (part.start + channel)[None]
+        return indices, real[:, None] & (channel < part.width)[None]
+
+    def queries(part: Part) -> jax.Array:
+        indices, mask = places(part)
+        return load(q_ref, *indices, mask=mask)
+
+    q = [queries(part) for part in key_parts]
+    length = length_ref[...]
+    lower = None
+    if lower_ref is not None:
+        lower = jnp.where(real, load(lower_ref, slot, mask=real), 2**31 - 1)
+
+    def step(state, keys, values, visible):
+        """The softmax so far (peak [rows], total [rows], sums a value part) with some more keys."""
+        peak, total, sums = state
+        scores = reduce(add, (product(*pair, True) for pair in zip(q, keys, strict=True)))
+        scores = jnp.where(visible, scores * (scale * log2(e)), -jnp.inf)
+        higher = jnp.maximum(peak, jnp.max(scores, axis=1))
+        # Nothing seen yet: the difference of two infinities would not be a number.
+        base = jnp.where(higher == -jnp.inf, 0.0, higher)
+        weights = jnp.exp2(scores - base[:, None])
+        decay = jnp.exp2(peak - base)
+        total = total * decay + jnp.sum(weights, axis=1)
+        weights = weights.astype(values[0].dtype)
+        sums = tuple(
+            old * decay[:, None] + product(weights, new, False) for old, new in zip(sums, values, strict=True)
+        )
+        return higher, total, sums
+
+    def committed(index, state):
+        position = index * tiles.keys + iota(tiles.keys)
+        held = position < length
+        keys = [load_rows(prefix_k_ref, position, held, part) for part in key_parts]
+        if prefix_v_ref is None:
+            values = keys[: len(value_parts)]
+        else:
+            values = [load_rows(prefix_v_ref, position, held, part) for part in value_parts]
+        visible = jnp.broadcast_to(held[None], (tiles.rows, tiles.keys))
+        if lower is not None:
+            visible = visible & (position[None] >= lower[:, None])
+        return step(state, keys, values, visible)
+
+    def fresh(index, state):
+        column = index * COLUMNS + iota(COLUMNS)
+        held = column < slots
+        keys = [load_rows(block_k_ref, column, held, part) for part in key_parts]
+        if block_v_ref is None:
+            values = keys[: len(value_parts)]
+        else:
+            values = [load_rows(block_v_ref, column, held, part) for part in value_parts]
+        # 0 * NaN is NaN: a slot that has gone wrong would reach those that do not see it.
+        values = [jnp.where(value != value, jnp.zeros((), value.dtype), value) for value in values]
+        words = load(mask_ref, slot, jnp.broadcast_to(index, slot.shape), mask=real)
+        bits = lax.shift_right_logical(
+            jnp.broadcast_to(words[:, None], (tiles.rows, COLUMNS)),
+            jnp.broadcast_to(lax.iota(jnp.uint32, COLUMNS)[None], (tiles.rows, COLUMNS)),
+        )
+        return step(state, keys, values, (bits & jnp.uint32(1)) != jnp.uint32(0))
+
+    first, last = jnp.int32(0), pl.cdiv(length, tiles.keys)
+    if lower is not None:
+        first = lax.div(jnp.maximum(jnp.min(lower), 0), jnp.int32(tiles.keys))
+        first = jnp.minimum(first, last)
+    if tiles.splits > 1:
+        share = pl.cdiv(last - first, tiles.splits)
+        first = jnp.minimum(first + split * share, last)
+        last = jnp.minimum(first + share, last)
+    state = (
+        jnp.full((tiles.rows,), -jnp.inf, jnp.float32),
+        jnp.zeros((tiles.rows,), jnp.float32),
+        tuple(jnp.zeros((tiles.rows, part.padded), jnp.float32) for part in value_parts),
+    )
+    state = lax.fori_loop(first, last, committed, state)
+    # Not unrolled: the block may be a prompt. The last split has the fewest keys, so it takes the block.
+    steps = (split == tiles.splits - 1).astype(jnp.int32) * pl.cdiv(slots, COLUMNS)
+    state = lax.fori_loop(0, steps, fresh, state)
+    peak, total, sums = state
+    nothing = total == 0
+    share = 1.0 / jnp.where(nothing, 1.0, total)
+    for part, value in zip(value_parts, sums, strict=True):
+        indices, mask = places(part)
+        view = out_ref.at[tuple(jnp.broadcast_to(index, mask.shape) for index in indices)]
+        plgpu.store(view, (value * share[:, None]).astype(out_ref.dtype), mask=mask)
+    if lse_ref is not None:
+        lse = jnp.where(nothing, -jnp.inf, peak + jnp.log2(jnp.where(nothing, 1.0, total)))
+        plgpu.store(lse_ref.at[slot, head], lse, mask=real)
+
+
+def merge_kernel(part_ref, lse_ref, out_ref, *, splits: int, padded_splits: int, padded: int) -> None:
+    """One query row, ``padded`` value channels: the splits' outputs weighed by their log-sum-exps."""
+    split = iota(padded_splits)
+    held = split < splits
+    lse = jnp.where(held, load(lse_ref, split, mask=held), -jnp.inf)
+    weights = jnp.exp2(lse - jnp.max(lse))
+    channel = pl.program_id(1) * padded + iota(padded)
+    inside = channel < out_ref.shape[0]
+    parts = load(part_ref, split[:, None], channel[None], mask=held[:, None] & inside[None])
+    merged = jnp.sum(parts * weights[:, None], axis=0) / jnp.sum(weights)
+    plgpu.store(out_ref.at[channel], merged.astype(out_ref.dtype), mask=inside)
+
+
+def attend(
+    q: jax.Array,
+    prefix_k: jax.Array,
+    prefix_v: jax.Array | None,
+    block_k: jax.Array,
+    block_v: jax.Array | None,
+    lengths: jax.Array,
+    mask: jax.Array,
+    *,
+    scale: float,
+    lower: jax.Array | None,
+    value_width: int,
+    tiles: Tiles,
+    interpret: bool = False,
+) -> jax.Array:
+    """`tree_attention` with the work cut as ``tiles`` says; with ``interpret`` anywhere.
+
+    ``value_width`` is the values' width, latent or not. Raises what the compiler raises where tiles do not
+    fit the chip.
+    """
+    B, N, H, Kw = q.shape
+    S, J = prefix_k.shape[1:3]
+    group = H // J
+    latent = prefix_v is None
+    Vw = value_width
+    key_parts, value_parts = channel_parts(Kw, Vw, latent)
+
+    def of_row_and_head(slots: int, width: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, slots, None, width), lambda m, s, p: (p // J, 0, p % J, 0))
+
+    def grouped(width: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, N, None, group, width), lambda m, s, p: (p // J, 0, p % J, 0, 0))
+
+    inputs = (q.reshape(B, N, J, group, Kw), prefix_k, prefix_v, block_k, block_v, lengths, mask, lower)
+    specs = (
+        grouped(Kw),
+        of_row_and_head(S, Kw),
+        None if latent else of_row_and_head(S, Vw),
+        of_row_and_head(N, Kw),
+        None if latent else of_row_and_head(N, Vw),
+        pl.BlockSpec((None,), lambda m, s, p: (p // J,)),
+        pl.BlockSpec((None, N, mask.shape[2]), lambda m, s, p: (0 if mask.shape[0] == 1 else p // J, 0, 0)),
+        None if lower is None else pl.BlockSpec((None, N), lambda m, s, p: (p // J, 0)),
+    )
+    kernel = partial(
+        attention_kernel,
+        slots=N,
+        group=group,
+        scale=scale,
+        tiles=tiles,
+        key_parts=key_parts,
+        value_parts=value_parts,
+    )
+    call = partial(
+        pl.pallas_call,
+        kernel,
+        grid=(pl.cdiv(N * group, tiles.rows), tiles.splits, B * J),
+        in_specs=specs,
+        compiler_params=plgpu.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
+        interpret=interpret,
+        name="tree_attention",
+    )
+
+    def shape(*sizes: int, dtype) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, dtype, manual_axis_type=jax.typeof(q).manual_axis_type)
+
+    whole = shape(B, N, J, group, Vw, dtype=q.dtype)
+    if tiles.splits == 1:
+        return call(out_shape=whole, out_specs=grouped(Vw))(*inputs).reshape(B, N, H, Vw)
+    splits = tiles.splits
+    part, lse = call(
+        out_shape=(
+            shape(B, splits, N, J, group, Vw, dtype=jnp.float32),
+            shape(B, splits, N, J, group, dtype=jnp.float32),
+        ),
+        out_specs=(
+            pl.BlockSpec((None, None, N, None, group, Vw), lambda m, s, p: (p // J, s, 0, p % J, 0, 0)),
+            pl.BlockSpec((None, None, N, None, group), lambda m, s, p: (p // J, s, 0, p % J, 0)),
+        ),
+    )(*inputs)
+    padded = min(128, pl.next_power_of_2(Vw))
+    return pl.pallas_call(
+        partial(merge_kernel, splits=splits, padded_splits=pl.next_power_of_2(splits), padded=padded),
+        grid=(N * H, pl.cdiv(Vw, padded), B),
+        in_specs=[
+            pl.BlockSpec((None, splits, None, Vw), lambda r, c, b: (b, 0, r, 0)),
+            pl.BlockSpec((None, splits, None), lambda r, c, b: (b, 0, r)),
+        ],
+        out_shape=shape(B, N * H, Vw, dtype=q.dtype),
+        out_specs=pl.BlockSpec((None, None, Vw), lambda r, c, b: (b, r, 0)),
+        compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=1),
+        interpret=interpret,
+        name="tree_attention_merge",
+    )(part.reshape(B, splits, N * H, Vw), lse.reshape(B, splits, N * H)).reshape(B, N, H, Vw)
