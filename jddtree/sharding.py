@@ -160,13 +160,14 @@ def check(layout: Layout, config: Config, packed: frozenset[str] = frozenset()) 
     Raises:
         InputError: the line names the dimension that cannot be cut.
     """
-    width, target = layout.ways(*_WIDTH), not isinstance(config, DFlashConfig)
+    target, inside = not isinstance(config, DFlashConfig), layout.ways(*_WIDTH[1:])
+    # Of a target whose layers are all shared out by stages none is cut over stages.
+    width = layout.ways(*_WIDTH) if first_staged(layout, config) else inside
     who = "target" if target else "drafter"
     cuts = [("attention heads", config.num_heads, width), ("MLP width", config.intermediate_size, width)]
     if target:
-        cuts.append(("vocabulary", config.vocab_size, width))
+        cuts.append(("vocabulary", config.vocab_size, layout.ways(*_WIDTH)))
     if isinstance(config, KimiK2Config):
-        inside = layout.ways("expert", "tensor")
         shared = config.moe_intermediate_size * config.num_shared_experts
         cuts += [("experts", config.num_experts, layout.expert)]
         cuts += [("expert width", config.moe_intermediate_size, layout.tensor)]
@@ -200,11 +201,11 @@ def _check_stages(layout: Layout, config: Config, packed: frozenset[str]) -> Non
     if layout.stage > staged:
         raise InputError(f"layout {layout}: {layout.stage} stages for {staged} layers that can be shared out")
     alike = config.moe_layer_freq == 1 if isinstance(config, KimiK2Config) else len(set(config.windows)) == 1
-    kinds = {
-        frozenset(path for path in packed if re.match(rf"layers\.{layer}\.", path))
+    packings = {
+        frozenset(path.split(".", 2)[2] for path in packed if path.startswith(f"layers.{layer}."))
         for layer in range(first, config.num_layers)
     }
-    if not alike or len({frozenset(path.split(".", 2)[2] for path in kind) for kind in kinds}) > 1:
+    if not alike or len(packings) > 1:
         raise InputError(f"layout {layout}: stages need layers of one kind")
 
 

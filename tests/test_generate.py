@@ -480,6 +480,8 @@ def test_a_pair_spread_over_stages(call, tmp_path):
     assert not any("stages run apart" in line for line in lines)
     found = json.loads(file.read_text())
     assert found["layout"] == "pp4" and found["output_ids"] == OUTPUT
+    lengths = found["acceptance_lengths"]
+    assert lengths == reference("ddtree", 7)["acceptance_lengths"][: len(lengths)]
 
 
 @pytest.mark.parametrize(

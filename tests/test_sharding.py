@@ -17,10 +17,11 @@ from jddtree.decoder import Task
 from jddtree.errors import InputError
 from jddtree.load import bundled_pair, load_pair
 from jddtree.models.kimi_k2 import KimiK2
+from jddtree.models.layers import FLOAT32, MLP, Linears
 from jddtree.pytree import dotted
 from jddtree.sampling import Mode, Sample
 from jddtree.sharding import Layout
-from jddtree.state import GREEDY_ONLY, Method, Options
+from jddtree.state import Method, Options
 from tests import tiny
 
 KIMI = tiny.KIMI | {
@@ -67,68 +68,88 @@ def spread(layout: Layout, model):
     return pipeline.assembled(placed, layout, mesh) if sharding.is_staged(layout, model.config) else placed
 
 
-def texts(target, drafter, method: Method, tasks: list[Task], options: Options = GREEDY_ONLY):
-    """Ids and log-probabilities of every row."""
-    decoder = tiny.decoder(target, drafter, method, rows=2, slots=32, rounds=1, options=options)
-    return [(result.output_ids, result.logprobs) for result in tiny.run(decoder, tasks)]
-
-
 def greedy(**wishes) -> list[Task]:
     return [Task(prompt, max_new=10, **wishes) for prompt in PROMPTS]
 
 
+def runs(target, drafter, rounds: int = 1) -> list[list[tuple]]:
+    """Ids, trees and distinct experts of every row. The same program drafts trees, chains (one child a node)
+    and nothing (no nodes).
+    """
+    decoder = tiny.decoder(target, drafter, Method.tree(4, 5), rows=2, slots=32, rounds=rounds)
+    return [
+        [(row.output_ids, row.trace, row.experts) for row in tiny.run(decoder, greedy(**wishes))]
+        for wishes in ({}, {"topk": 1, "budget": 3}, {"budget": 0})
+    ]
+
+
 @cache
-def plain_texts(layers: int):
-    return texts(*pair(layers), Method.plain(), greedy())
+def whole_runs(layers: int) -> list[list[tuple]]:
+    return runs(*pair(layers))
 
 
 @pytest.mark.parametrize("layout", ["tp8", "ep8", "ep4xtp2", "dp2xtp4", "pp2xtp4", "pp8"])
-def test_texts_do_not_depend_on_the_layout(layout):
+def test_trees_and_texts_do_not_depend_on_the_layout(layout):
     layers = LAYERS.get(layout, 2)
     target, drafter = (spread(Layout.parse(layout), model) for model in pair(layers))
     # Where rows are shared out, devices must agree on when a loop of rounds ends.
-    rounds = 3 if layout.startswith("dp") else 1
-    decoder = tiny.decoder(target, drafter, Method.tree(4, 5), rows=2, slots=32, rounds=rounds)
-    # A tree, a chain (one child a node) and plain rounds (no nodes).
-    for wishes in ({}, {"topk": 1, "budget": 3}, {"budget": 0}):
-        found = [(row.output_ids, row.logprobs) for row in tiny.run(decoder, greedy(**wishes))]
-        assert found == plain_texts(layers)
+    found = runs(target, drafter, rounds=3 if layout.startswith("dp") else 1)
+    assert found == whole_runs(layers)
+    ids = [[row[0] for row in rows] for rows in found]
+    assert ids == [ids[2]] * 3
+    assert any(entry["tokens"][1:] for _, trace, _ in found[0] for entry in trace)
 
 
 def test_sampled_texts_and_log_probabilities_do_not_depend_on_the_layout():
-    method, options = Method.chain(4), Options(Mode(sampled=True), top_logprobs=3)
-    tasks = greedy(policy=Sample(temperature=0.8, seed=5))
-    whole = texts(*pair(2), method, tasks, options)
-    cut = texts(*(spread(Layout.parse("ep4xtp2"), model) for model in pair(2)), method, tasks, options)
-    assert whole != plain_texts(2)
-    for (ids, logprobs), (expected, known) in zip(cut, whole, strict=True):
-        assert ids == expected
-        np.testing.assert_allclose(logprobs, known, atol=1e-5)
+    options, tasks = Options(Mode(sampled=True), top_logprobs=3), greedy(policy=Sample(0.8, seed=5))
+    whole, cut = (
+        tiny.run(tiny.decoder(*models, Method.chain(4), rows=2, slots=32, rounds=1, options=options), tasks)
+        for models in (pair(2), [spread(Layout.parse("ep4xtp2"), model) for model in pair(2)])
+    )
+    assert [row.output_ids for row in whole] != [row[0] for row in whole_runs(2)[0]]
+    for ours, theirs in zip(cut, whole, strict=True):
+        assert ours.output_ids == theirs.output_ids and ours.logprobs
+        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
+
+
+def test_a_bias_is_added_once():
+    mlp = MLP("mlp", 32, 64, Linears(frozenset(), "bfloat16", FLOAT32, nnx.Rngs(0)), bias=True)
+    mlp.down_proj.bias.set_value(jnp.arange(32.0))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 32)), jnp.float32)
+    layout, (weights, form) = Layout.parse("ep2xtp2"), jax.tree.flatten(mlp)
+    specs = [
+        sharding.parameter_spec(layout, KIMI_CONFIG, name)
+        for name, _ in array_paths(nnx.eval_shape(lambda: mlp))
+    ]
+    cut = jax.shard_map(
+        lambda parts, x: jax.tree.unflatten(form, parts)(x),
+        mesh=layout.mesh(),
+        in_specs=(specs, P()),
+        out_specs=P(),
+        check_vma=False,
+    )
+    assert P(("expert", "tensor")) in specs
+    np.testing.assert_allclose(jax.jit(cut)(weights, x), mlp(x), atol=1e-5)
 
 
 def test_the_bundled_pair_in_eight_parts(tmp_path):
-    prompt, ids = [5890, 1000, 17, 400, 23, 1500, 77], []
-    for layout, method in ((Layout(), Method.plain()), (Layout.parse("tp8"), Method.tree(8, 7))):
-        folders = bundled_pair()
-        pair = load_pair(
-            folders[0],
-            folders[1] if method.depth else None,
+    whole, cut = (
+        load_pair(
+            *bundled_pair(),
             dtype="float32",
             cache_dir=tmp_path,
             say=lambda line: None,
-            layout=layout,
+            layout=Layout.parse(layout),
         )
-        decoder = tiny.decoder(pair.target, pair.drafter, method, rounds=1)
-        ids.append(tiny.decode(decoder, [prompt], max_new=16)[0].output_ids)
-        if layout.size > 1:
-            names = array_paths(pair.target)
-            specs = {name: leaf.sharding.spec for name, leaf in names}
-            # Dequantised once, and cut though its groups of 32 could not be.
-            drafted = dict(array_paths(pair.drafter))["layers.0.mlp.down_proj.weight"]
-            assert drafted.sharding.shard_shape(drafted.shape) == (320, 88)
-            assert specs["layers.1.mlp.experts.down_proj.weight_packed"] == P(None, None, "tensor")
-            assert all(len(leaf.addressable_shards) == 8 for _, leaf in names)
-    assert ids[0] == ids[1]
+        for layout in ("tp1", "tp8")
+    )
+    for ours, theirs in ((cut.target, whole.target), (cut.drafter, whole.drafter)):
+        for (name, leaf), known in zip(array_paths(ours), jax.tree.leaves(theirs), strict=True):
+            assert leaf.sharding.spec == sharding.parameter_spec(cut.layout, ours.config, name)
+            np.testing.assert_array_equal(leaf, known)
+    # INT4 outside of experts is dequantised once, and cut where its groups of 32 could not be.
+    drafted = cut.drafter.layers[0].mlp.down_proj.weight[...]
+    assert drafted.sharding.shard_shape(drafted.shape) == (drafted.shape[0], drafted.shape[1] // 8)
 
 
 EXPECTED = {
@@ -251,6 +272,10 @@ def test_what_cannot_be_cut(layout, config, changes, reason):
     # Only the second layer is INT4: a third would be of another kind.
     with pytest.raises(InputError, match=rf"layout {layout}: .*{reason}"):
         sharding.check(Layout.parse(layout), replace(config, **changes), tiny.EXPERTS)
+
+
+def test_stages_do_not_cut_the_heads_of_their_own_layers():
+    sharding.check(Layout.parse("pp2"), replace(DENSE_CONFIG, num_heads=3, num_kv_heads=3))
 
 
 def test_rows_that_cannot_be_shared_out():
