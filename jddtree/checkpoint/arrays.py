@@ -224,7 +224,12 @@ def _tree(flat: Mapping[str, Any]) -> Any:
 def _open(place: Path, **create: Any) -> Any:
     spec = {
         "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": str(place.absolute())},
+        "kvstore": {
+            "driver": "file",
+            "path": str(place.absolute()),
+            # What is read back lies in memory still. Else a disk that fails must be an error, not a signal.
+            "file_io_mode": {"mode": "memmap" if create else "default"},
+        },
         "store_data_equal_to_fill_value": True,
         "fill_missing_data_reads": False,
     }

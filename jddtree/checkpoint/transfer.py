@@ -26,7 +26,7 @@ from jddtree.checkpoint.progress import Advance, bar
 from jddtree.checkpoint.published import DTYPES, Tensor
 from jddtree.errors import InputError
 
-_THREADS = 3  # one waits for the disk while two work
+_THREADS = 6  # most of them wait for the disk
 _scratch = threading.local()  # a thread's block, which is used again: fresh pages cost more than copying
 _OTHER_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
