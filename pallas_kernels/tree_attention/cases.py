@@ -1,4 +1,4 @@
-"""Named shapes that every implementation of tree attention is tested and timed on."""
+"""Named shapes that every implementation of tree attention is tested (CASES) or timed (TIMED) on."""
 
 from dataclasses import dataclass
 
@@ -37,4 +37,23 @@ CASES = (
     Case("drafter_window", 2, 8, 4, 2, 16, 16, 32, (5, 32), "all", window=6),
     Case("bfloat16", 1, 17, 8, 1, 40, 32, 64, (50,), "random", latent=True, dtype="bfloat16"),
     Case("budget_1024", 1, 1025, 2, 1, 24, 16, 32, (20,), "random", latent=True),
+)
+
+TIMED = (
+    Case("bundled target", 1, 17, 8, 1, 80, 64, 512, (300,), "random", latent=True, dtype="bfloat16"),
+    Case("bundled target, float32", 1, 17, 8, 1, 80, 64, 512, (300,), "random", latent=True),
+    Case("bundled drafter", 1, 8, 8, 4, 64, 64, 512, (300,), "all", dtype="bfloat16"),
+    Case("SmolLM2, 17 slots", 1, 17, 9, 3, 64, 64, 512, (300,), "random", dtype="bfloat16"),
+    Case("SmolLM2, 33 slots", 1, 33, 9, 3, 64, 64, 512, (300,), "random", dtype="bfloat16"),
+    Case("Qwen3-4B, 4k", 1, 17, 32, 8, 128, 128, 4096, (4096,), "random", dtype="bfloat16"),
+    *(
+        Case(
+            f"K2.6, {heads} heads, {context // 1024}k",
+            *(1, 17, heads, 1, 576, 512, context, (context,), "random"),
+            latent=True,
+            dtype="bfloat16",
+        )
+        for heads in (8, 64)
+        for context in (32_768, 131_072)
+    ),
 )

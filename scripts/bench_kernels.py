@@ -1,0 +1,329 @@
+"""Time every implementation of the kernels on this device, beside what the device could do at best.
+
+    python -m scripts.bench_kernels [--only NAME] [--trials] [--quick]
+
+Prints a JSON line for every case and implementation, then a table. The floor is the larger of the bytes that
+must be read over the bandwidth and the operations over the matrix rate; both rates are measured first. What
+fits the second-level cache can beat it. A time is the median of a few loops on the device, a call's share of
+one loop; the case "empty loop" is what a turn costs before it does anything, and is in every time. The error
+is relative to the reference in float32 at the highest precision (the norm of the difference over the norm; for
+top-k the share of ids that differ). With --trials other tile sizes of the fused attention are timed too, with
+--quick everything runs at toy size.
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jddtree.errors import InputError
+from pallas_kernels.top_k import api as top_k
+from pallas_kernels.tree_attention import api as tree_attention
+from pallas_kernels.tree_attention import reference
+from pallas_kernels.tree_attention.cases import TIMED, Case
+from pallas_kernels.tree_attention.tiles import Tiles
+from scripts.pair.command import run
+
+LOOPS = 5
+
+TRIALS = {
+    "bundled target": (
+        Tiles(16, 64, 1, 4, 2),
+        Tiles(16, 128, 1, 4, 3),
+        Tiles(16, 128, 1, 8, 2),
+        Tiles(32, 128, 1, 4, 2),
+        Tiles(16, 64, 4, 4, 2),
+    ),
+    "bundled drafter": (Tiles(16, 64, 1, 4, 2), Tiles(16, 128, 1, 8, 2)),
+    "SmolLM2, 17 slots": (Tiles(16, 64, 1, 4, 2), Tiles(16, 64, 4, 4, 2)),
+    "Qwen3-4B, 4k": (
+        Tiles(64, 64, 8, 4, 3),
+        Tiles(64, 128, 8, 8, 2),
+        Tiles(32, 64, 5, 4, 2),
+        Tiles(16, 64, 3, 4, 2),
+    ),
+    "K2.6, 8 heads, 128k": (
+        Tiles(64, 64, 44, 8, 2),
+        Tiles(64, 32, 44, 8, 3),
+        Tiles(32, 32, 26, 8, 2),
+        Tiles(16, 32, 14, 4, 2),
+    ),
+    "K2.6, 64 heads, 128k": (Tiles(64, 64, 7, 8, 2), Tiles(64, 32, 7, 8, 3), Tiles(64, 32, 15, 8, 2)),
+}
+"""Other ways to cut a case's work, timed with --trials."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One implementation of one case.
+
+    ``function`` maps ``arrays`` to a pytree; ``wanted`` returns the right answer, ``error`` compares the two.
+    """
+
+    case: str
+    implementation: str
+    function: Callable
+    arrays: tuple
+    bytes: float
+    operations: float
+    wanted: Callable[[], Any]
+    error: Callable[[Any, Any], float]
+
+
+@dataclass
+class Row:
+    """What is printed of a program: times in microseconds a call; ``failure`` says why there is none."""
+
+    case: str
+    implementation: str
+    microseconds: float | None
+    floor_microseconds: float
+    relative_error: float | None
+    failure: str | None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse(arguments)
+    programs = chosen(args.only, args.trials, args.quick)
+    bandwidth, rate = ceilings(args.quick)
+    device = jax.devices()[0]
+    about = {"device": device.device_kind, "jax": jax.__version__, "bytes_per_second": bandwidth}
+    print(json.dumps(about | {"operations_per_second": rate}), flush=True)
+    turns = 2 if args.quick else 64
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        # All before anything is timed: compiling may run trials on the device.
+        for wanted in dict.fromkeys(program.wanted for program in programs):
+            pool.submit(attempt, wanted)
+        compiling = [pool.submit(attempt, compiled, program, turns) for program in programs]
+    rows = []
+    for program, job in zip(programs, compiling, strict=True):
+        floor = max(program.bytes / bandwidth, program.operations / rate) * 1e6
+        ready, failure = job.result()
+        microseconds = error = None
+        if ready is not None:
+            found, failure = attempt(measured, program, ready, turns)
+            microseconds, error = found or (None, None)
+        row = Row(program.case, program.implementation, microseconds, floor, error, failure)
+        print(json.dumps(asdict(row)), flush=True)
+        rows.append(row)
+    show(rows)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="NAME", help="cases whose name holds NAME")
+    parser.add_argument("--trials", action="store_true", help="also other tile sizes of the fused attention")
+    parser.add_argument("--quick", action="store_true", help="toy sizes, to see that everything runs")
+    return parser.parse_args(arguments)
+
+
+def chosen(only: str | None, trials: bool, quick: bool) -> list[Program]:
+    """Programs of the cases whose name holds ``only``. Raises InputError if there is none."""
+    attention = [shrunk(case) if quick else case for case in TIMED]
+    logits = ((7, 6144, 16), (7, 6144, 64), (15, 151_936, 16), (15, 151_936, 64))
+    names = {case.name: functools.partial(attention_programs, case, trials) for case in attention}
+    for rows, width, k in logits:
+        name = f"top-{k} of {rows} x {width}"
+        names[name] = functools.partial(top_k_programs, name, rows, 512 if quick else width, k)
+    names["empty loop"] = empty_loop
+    taken = [name for name in names if only is None or only in name]
+    if not taken:
+        raise InputError(f"no case's name holds {only!r}: they are {', '.join(names)}")
+    return [program for name in taken for program in names[name]()]
+
+
+def shrunk(case: Case) -> Case:
+    """The case at toy size."""
+    cache = min(case.cache, 64)
+    return replace(case, cache=cache, lengths=(cache,), heads=min(case.heads, 2 * case.key_heads))
+
+
+def attention_programs(case: Case, trials: bool) -> list[Program]:
+    """Every implementation of tree attention on one case; with ``trials``, other tiles of the fused one."""
+    arrays, options = drawn(case)
+    latent_width = case.value_width if case.latent else None
+    width = case.key_width + (0 if case.latent else case.value_width)
+    seen = case.lengths[0] + case.slots
+    itemsize = jnp.dtype(case.dtype).itemsize
+    queries = case.slots * case.heads
+
+    @functools.cache
+    def wanted() -> jax.Array:
+        wide = [x.astype(jnp.float32) if x is not None and x.dtype == case.dtype else x for x in arrays]
+        with jax.default_matmul_precision("highest"):
+            exact = functools.partial(reference.tree_attention, value_width=latent_width, **options)
+            return jax.jit(exact)(*wide)
+
+    def program(name: str, function: Callable) -> Program:
+        return Program(
+            *(case.name, name, function, arrays),
+            bytes=itemsize * (seen * case.key_heads * width + queries * (case.key_width + case.value_width)),
+            operations=2.0 * queries * seen * (case.key_width + case.value_width),
+            wanted=wanted,
+            error=distance,
+        )
+
+    def with_tiles(tiles: Tiles) -> Callable:
+        def function(*arrays):
+            from pallas_kernels.tree_attention.triton_kernel import attend
+
+            return attend(*arrays, value_width=case.value_width, tiles=tiles, **options)
+
+        return function
+
+    programs = [
+        program(
+            name,
+            functools.partial(
+                tree_attention.tree_attention, value_width=latent_width, implementation=name, **options
+            ),
+        )
+        for name, _ in tree_attention.IMPLEMENTATIONS
+    ]
+    for tiles in TRIALS.get(case.name, ()) if trials else ():
+        label = f"{tiles.rows}x{tiles.keys}/{tiles.splits} w{tiles.warps} s{tiles.stages}"
+        programs.append(program(label, with_tiles(tiles)))
+    return programs
+
+
+def drawn(case: Case) -> tuple[tuple, dict[str, Any]]:
+    """Random arrays of a case in `tree_attention`'s order, and its options; the tree's parents are random."""
+    keys = iter(jax.random.split(jax.random.key(7), 5))
+
+    def normal(*shape: int) -> jax.Array:
+        return jax.random.normal(next(keys), shape, case.dtype)
+
+    prefix, block = (
+        (
+            normal(case.rows, slots, case.key_heads, case.key_width),
+            None if case.latent else normal(case.rows, slots, case.key_heads, case.value_width),
+        )
+        for slots in (case.cache, case.slots)
+    )
+    random, visible = np.random.default_rng(7), np.eye(case.slots, dtype=bool)
+    for slot in range(1, case.slots):
+        visible[slot] |= visible[random.integers(0, slot)]
+    if case.tree == "all":
+        visible[:] = True
+    q = normal(case.rows, case.slots, case.heads, case.key_width)
+    lengths, mask = jnp.asarray(case.lengths, jnp.int32), tree_attention.pack_mask(visible[None])
+    return (q, *prefix, *block, lengths, mask), {"scale": case.key_width**-0.5, "lower": None}
+
+
+def top_k_programs(name: str, rows: int, width: int, k: int) -> list[Program]:
+    """Every implementation of top-k over random logits."""
+    x = jax.random.normal(jax.random.key(7), (rows, width))
+    wanted = functools.cache(lambda: jax.lax.top_k(x, k)[1])
+
+    def program(implementation: str) -> Program:
+        return Program(
+            *(name, implementation, lambda x: top_k.top_k(x, k, implementation=implementation), (x,)),
+            *(4.0 * rows * width, 0.0, wanted),
+            error=lambda found, right: float(np.mean(np.asarray(found[1]) != np.asarray(right))),
+        )
+
+    return [program(implementation) for implementation, _ in top_k.IMPLEMENTATIONS]
+
+
+def empty_loop() -> list[Program]:
+    """A loop around nothing: what a turn costs before it does anything."""
+    x = jnp.ones((), jnp.float32)
+    return [Program("empty loop", "xla", lambda x: x, (x,), 0.0, 0.0, lambda: x, distance)]
+
+
+def distance(found: Any, right: Any) -> float:
+    """Norm of the difference over the norm."""
+    found, right = (np.asarray(array, np.float64) for array in (found, right))
+    return float(np.linalg.norm(found - right) / np.linalg.norm(right))
+
+
+def attempt(function: Callable, *arguments) -> tuple[Any, str | None]:
+    """The result and None, or None and what went wrong, in one line: one case must not end the others."""
+    try:
+        return function(*arguments), None
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        return None, f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
+def compiled(program: Program, turns: int) -> Callable:
+    """``turns`` calls of the program's function in one loop; returns what the last one did.
+
+    Every turn adds a zero that the compiler does not know to the first array: what is the same in every turn
+    would be done once, before the loop.
+    """
+    shapes = jax.eval_shape(program.function, *program.arrays)
+
+    def loop(zero, first, *rest):
+        def turn(index, _):
+            return program.function(first + (index * zero).astype(first.dtype), *rest)
+
+        return jax.lax.fori_loop(0, turns, turn, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+
+    zero = jnp.zeros((), jnp.int32)
+    return functools.partial(jax.jit(loop).lower(zero, *program.arrays).compile(), zero)
+
+
+def measured(program: Program, loop: Callable, turns: int) -> tuple[float, float]:
+    """Microseconds a call, median of the loops, and the error of the last call."""
+    error = program.error(jax.block_until_ready(loop(*program.arrays)), program.wanted())
+    seconds = []
+    for _ in range(LOOPS):
+        begin = time.perf_counter()
+        jax.block_until_ready(loop(*program.arrays))
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds) / turns * 1e6, error
+
+
+def ceilings(quick: bool) -> tuple[float, float]:
+    """Bytes a second of a long sum and bfloat16 operations a second of a large product, on this device."""
+    size, side = (2**20, 256) if quick else (2**31, 8192)
+    long = jnp.ones(size // 2, jnp.bfloat16)
+    square = jax.random.normal(jax.random.key(0), (side, side), jnp.bfloat16)
+
+    def best(function: Callable, argument: jax.Array) -> float:
+        ready = jax.jit(function).lower(argument).compile()
+        seconds = []
+        for _ in range(LOOPS + 1):
+            begin = time.perf_counter()
+            jax.block_until_ready(ready(argument))
+            seconds.append(time.perf_counter() - begin)
+        return min(seconds)
+
+    return size / best(lambda x: jnp.sum(x, dtype=jnp.float32), long), 2 * side**3 / best(
+        lambda x: x @ x, square
+    )
+
+
+def show(rows: list[Row]) -> None:
+    """The table on the terminal, and why the rest has no times."""
+    table = Table("case", "implementation", "us", "floor us", "x floor", "error")
+    for row in rows:
+        if row.microseconds is None:
+            continue
+        times = f"{row.microseconds / row.floor_microseconds:.1f}" if row.floor_microseconds else ""
+        table.add_row(
+            *(row.case, row.implementation, f"{row.microseconds:.1f}", f"{row.floor_microseconds:.2f}"),
+            *(times, f"{row.relative_error:.1e}"),
+        )
+    Console(width=110).print(table)
+    for row in rows:
+        if row.failure is not None:
+            print(f"not run: {row.case}, {row.implementation}: {row.failure}")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,27 @@
+"""The kernel bench at toy size: times and errors where an implementation runs, a reason where it does not."""
+
+import json
+
+import pytest
+
+from jddtree.errors import InputError
+from scripts import bench_kernels
+
+
+def test_a_line_for_every_implementation(capsys):
+    bench_kernels.main(["--quick", "--only", "bundled drafter"])
+    about, *rows = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
+    assert about["bytes_per_second"] > 0 and about["operations_per_second"] > 0
+    fused, plain = rows
+    assert (fused["implementation"], plain["implementation"]) == ("triton", "xla")
+    assert "a kernel for GPUs" in fused["failure"] and fused["microseconds"] is None
+    assert plain["microseconds"] > 0 and plain["failure"] is None
+    # bfloat16 against float32: neither equal nor far.
+    assert 1e-5 < plain["relative_error"] < 1e-2
+
+
+def test_an_unknown_name_is_told_the_names():
+    with pytest.raises(
+        InputError, match=r"no case's name holds 'nothing': they are bundled target, .*empty loop"
+    ):
+        bench_kernels.main(["--only", "nothing"])
