@@ -49,7 +49,7 @@ def tree_attention(
         latent=prefix_v is None,
         itemsize=q.dtype.itemsize,
         hopper=capability == "9.0",
-        processors=device.core_count,
+        processors=getattr(device, "core_count", 128),
     )
     # Imported late: where there is no GPU, Pallas may have no Triton either.
     from pallas_kernels.tree_attention.triton_kernel import attend
