@@ -7,8 +7,8 @@ must be read over the bandwidth and the operations over the matrix rate; both ra
 fits the second-level cache can beat it. A time is the median of a few loops on the device, a call's share of
 one loop; the case "empty loop" is what a turn costs before it does anything, and is in every time. The error
 is relative to the reference in float32 at the highest precision: the norm of the difference over the norm,
-for top-k the share of ids that differ. With --trials other tile sizes of the fused attention are timed too, with
---quick everything runs at toy size.
+for top-k the share of ids that differ. With --trials other tile sizes of the fused attention are timed too,
+with --quick everything runs at toy size.
 """
 
 import argparse
