@@ -118,7 +118,8 @@ def _run_stages(
         outputs, fresh, experts = [], [], []
         for index, (layer, layer_cache) in enumerate(zip(layers, cache, strict=True)):
             y, layer_fresh, chosen = layer(x, slots, layer_cache)
-            x = jnp.where(index < jnp.array(sizes)[stage], y, x)
+            # Stages at the end may lack the last layer.
+            x = y if index < sizes[-1] else jnp.where(stage < sizes.count(sizes[0]), y, x)
             outputs.append(x)
             fresh.append(layer_fresh)
             experts.append(chosen)
