@@ -1,6 +1,7 @@
 """The fused GPU kernel: over the named cases in interpret mode, and its lowering for CUDA without a GPU."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, PartitionSpec
 
+from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask, tree_attention
 from pallas_kernels.tree_attention.cases import CASES
 from pallas_kernels.tree_attention.tiles import ROOM, Part, Tiles, channel_parts, choose, parts_of
@@ -89,6 +91,30 @@ def chosen(
     )
 
 
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dispatch finds an H200 here."""
+    chip = SimpleNamespace(device_kind="NVIDIA H200", compute_capability="9.0", core_count=132)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [chip])
+
+
+def shapes(
+    N: int, H: int, J: int, key_width: int, value_width: int, S: int, latent: bool, dtype: str
+) -> tuple:
+    """What `tree_attention` takes, without data."""
+
+    def array(*sizes: int, dtype=dtype) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, dtype)
+
+    prefix, block = (
+        (array(1, slots, J, key_width), None if latent else array(1, slots, J, value_width))
+        for slots in (S, N)
+    )
+    others = array(1, dtype=jnp.int32), array(1, N, 2, dtype=jnp.uint32)
+    return array(1, N, H, key_width), *prefix, *block, *others
+
+
 @pytest.mark.parametrize(
     "shape",
     [
@@ -101,32 +127,42 @@ def chosen(
     ids=["bundled_target", "bundled_drafter", "smollm2", "kimi_k26", "qwen3_4b"],
 )
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-def test_it_lowers_for_cuda(shape):
-    N, H, J, key_width, value_width, S, latent = shape
+def test_dispatch_takes_it_on_a_gpu_and_it_lowers_for_cuda(shape, hopper):
+    N, *_, value_width, S, latent = shape
+    arrays = shapes(*shape, "bfloat16")
+    lower = None if latent else jax.ShapeDtypeStruct((1, N), jnp.int32)
 
-    def array(*sizes: int, dtype=jnp.bfloat16) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(sizes, dtype)
+    @jax.jit
+    def attended(*arrays, lower):
+        width = value_width if latent else None
+        return tree_attention(*arrays, scale=0.1, lower=lower, value_width=width)
 
-    prefix, block = (
-        (array(1, slots, J, key_width), None if latent else array(1, slots, J, value_width))
-        for slots in (S, N)
-    )
-    lower = None if latent else array(1, N, dtype=jnp.int32)
-    traced = partial(attend, scale=0.1, value_width=value_width, tiles=chosen(*shape))
     chip = AbstractDevice(device_kind="NVIDIA H200", platform="gpu", num_cores=132)
-    with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=chip)):
-        text = (
-            jax.jit(lambda *arrays, lower: traced(*arrays, lower=lower))
-            .trace(
-                *(array(1, N, H, key_width), *prefix, *block),
-                *(array(1, dtype=jnp.int32), array(1, N, 2, dtype=jnp.uint32)),
-                lower=lower,
-            )
-            .lower(lowering_platforms=("cuda",))
-            .as_text()
-        )
+    with (
+        jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=chip)),
+        traced_kernels() as ran,
+    ):
+        lowered = attended.trace(*arrays, lower=lower).lower(lowering_platforms=("cuda",))
+    assert ran == {"tree_attention": "triton"}
     # One kernel, or two where the context is cut.
-    assert text.count("xla.gpu.triton") == (1 if S <= 512 else 2)
+    assert lowered.as_text().count("xla.gpu.triton") == (1 if S <= 512 else 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "reason"),
+    [
+        ("float32", "9.0", "512 value channels in float32"),
+        ("float16", "9.0", "dtypes float16"),
+        ("bfloat16", "7.5", "needs compute capability 8.0, not 7.5"),
+        ("bfloat16", "gfx942", "needs compute capability 8.0, not gfx942"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(dtype, capability, reason, hopper):
+    jax.local_devices()[0].compute_capability = capability
+    arrays = shapes(17, 8, 1, 576, 512, 64, True, dtype)
+    attended = partial(tree_attention, scale=0.1, value_width=512, implementation="triton")
+    with pytest.raises(NotImplementedError, match=reason):
+        jax.eval_shape(attended, *arrays)
 
 
 def test_it_is_a_plain_call_inside_shard_map():
