@@ -55,11 +55,11 @@ TRIALS = {
     ),
     "K2.6, 8 heads, 128k": (
         Tiles(64, 64, 44, 8, 2),
-        Tiles(64, 32, 44, 8, 3),
+        Tiles(64, 32, 44, 8, 2),
         Tiles(32, 32, 26, 8, 2),
         Tiles(16, 32, 14, 4, 2),
     ),
-    "K2.6, 64 heads, 128k": (Tiles(64, 64, 7, 8, 2), Tiles(64, 32, 7, 8, 3), Tiles(64, 32, 15, 8, 2)),
+    "K2.6, 64 heads, 128k": (Tiles(64, 64, 7, 8, 2), Tiles(64, 32, 7, 8, 2), Tiles(64, 32, 15, 8, 3)),
 }
 """Other ways to cut a case's work, timed with --trials."""
 

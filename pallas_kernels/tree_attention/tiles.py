@@ -11,6 +11,9 @@ SPLIT = 512
 WIDE = 256
 """From so many value channels on the sums of a tile fill the registers."""
 
+WIDEST = 640
+"""Channels of a key, and of its value where that is stored apart, of which tiles fit the shared memory."""
+
 ROOM = 65_536
 """Bytes of shared memory for keys and values in flight: one program fits wherever the kernel runs."""
 
@@ -76,18 +79,21 @@ def choose(
     """
     value_width = sum(part.padded for part in values)
     width = sum(part.padded for part in keys) + (0 if latent else value_width)
-    warps, stages = 4, 2
+    stages = 2
     # The matrix units take no fewer than 16 rows.
     enough = max(16, 1 << (rows - 1).bit_length())
     if value_width >= WIDE:
-        # 64 rows are the least that wgmma takes; elsewhere their sums leave no registers.
+        # 64 rows are the least that wgmma takes; elsewhere their sums leave no registers, and a third stage
+        # no shared memory. 64 keys spill.
         tile = min(64 if hopper else 32, enough)
-        step, warps = 32, 4 if tile == 16 else 8
+        step, warps, stages = 32, 4 if tile == 16 else 8, 3 if hopper else 2
     else:
         tile = min(64, enough) if itemsize == 2 else 16
         while tile > 16 and programs * -(-rows // tile) * max(1, cache // SPLIT) < processors // 2:
             tile //= 2
         step = 128 if itemsize == 2 else 32
+        # Products of float32 keep their operands in registers.
+        warps = 8 if itemsize == 4 and value_width > 64 else 4
         while step > 16 and stages * step * width * itemsize > ROOM:
             step //= 2
     busy = programs * -(-rows // tile)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.tree_attention.tiles import WIDE, channel_parts, choose
+from pallas_kernels.tree_attention.tiles import WIDE, WIDEST, channel_parts, choose
 
 
 def tree_attention(
@@ -22,7 +22,8 @@ def tree_attention(
     """See `pallas_kernels.tree_attention.api.tree_attention`.
 
     Raises NotImplementedError off an NVIDIA GPU of compute capability 8.0 and up, for mixed dtypes and others
-    than bfloat16 and float32, and for float32 values of 256 channels and more.
+    than bfloat16 and float32, for float32 values of 256 channels and more, and for wider keys and values than
+    the registers and the shared memory hold.
     """
     if jax.default_backend() != "gpu":
         raise NotImplementedError("a kernel for GPUs")
@@ -39,6 +40,8 @@ def tree_attention(
     width = (value_width or key_width) if prefix_v is None else prefix_v.shape[-1]
     if width > 2 * WIDE or (width >= WIDE and q.dtype == jnp.float32):
         raise NotImplementedError(f"{width} value channels in {q.dtype} do not fit the registers")
+    if key_width + (0 if prefix_v is None else width) > WIDEST:
+        raise NotImplementedError(f"{key_width} key and {width} value channels do not fit the shared memory")
     keys, values = channel_parts(key_width, width, prefix_v is None)
     tiles = choose(
         rows=N * (H // J),

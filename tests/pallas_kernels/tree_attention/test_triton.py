@@ -149,17 +149,18 @@ def test_dispatch_takes_it_on_a_gpu_and_it_lowers_for_cuda(shape, hopper):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "capability", "reason"),
+    ("dtype", "capability", "latent", "reason"),
     [
-        ("float32", "9.0", "512 value channels in float32"),
-        ("float16", "9.0", "dtypes float16"),
-        ("bfloat16", "7.5", "needs compute capability 8.0, not 7.5"),
-        ("bfloat16", "gfx942", "needs compute capability 8.0, not gfx942"),
+        ("float32", "9.0", True, "512 value channels in float32"),
+        ("bfloat16", "9.0", False, "576 key and 512 value channels"),
+        ("float16", "9.0", True, "dtypes float16"),
+        ("bfloat16", "7.5", True, "needs compute capability 8.0, not 7.5"),
+        ("bfloat16", "gfx942", True, "needs compute capability 8.0, not gfx942"),
     ],
 )
-def test_what_it_cannot_do_is_refused(dtype, capability, reason, hopper):
+def test_what_it_cannot_do_is_refused(dtype, capability, latent, reason, hopper):
     jax.local_devices()[0].compute_capability = capability
-    arrays = shapes(17, 8, 1, 576, 512, 64, True, dtype)
+    arrays = shapes(17, 8, 1, 576, 512, 64, latent, dtype)
     attended = partial(tree_attention, scale=0.1, value_width=512, implementation="triton")
     with pytest.raises(NotImplementedError, match=reason):
         jax.eval_shape(attended, *arrays)
