@@ -59,9 +59,9 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
         _check_destination(source, destination, force)
         if to == "orbax":
             assert not isinstance(tensors, Path)
-            transfer.to_orbax(plan, tensors, destination, config, published.revision(source))
+            earlier = transfer.to_orbax(plan, tensors, destination, config, published.revision(source))
         else:
-            transfer.to_published(plan, tensors, destination)
+            earlier = transfer.to_published(plan, tensors, destination)
         transfer.write_companions(gguf or source, partial_of(destination))
         put_in_place(destination)
         if to == "hf":
@@ -70,7 +70,9 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
     count = sum(len(entry.names) for entry in plan.entries)
     total = sum(entry.nbytes for entry in plan.entries)
     say(f"{source} -> {destination} ({FORMS[to]} form)")
-    say(f"{count} tensors, {total} bytes, {seconds:.1f} s, {total / 1e6 / max(seconds, 1e-9):.0f} MB/s")
+    rate = (total - earlier) / 1e6 / max(seconds, 1e-9)
+    continued = f" ({earlier} of them by an earlier run)" if earlier else ""
+    say(f"{count} tensors, {total} bytes{continued}, {seconds:.1f} s, {rate:.0f} MB/s")
     if plan.skipped:
         say(f"skipped, not part of the text model ({len(plan.skipped)}): {', '.join(plan.skipped)}")
 

@@ -27,6 +27,7 @@ from jddtree.checkpoint.published import DTYPES, Tensor
 from jddtree.errors import InputError
 
 _THREADS = 6  # most of them wait for the disk
+_FILES = 3  # published ones that are written at a time: what is not finished is made again after a kill
 _scratch = threading.local()  # a thread's block, which is used again: fresh pages cost more than copying
 _OTHER_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
@@ -50,7 +51,7 @@ def plan_tensors(source: Mapping[str, Tensor], raw: Mapping[str, Any]) -> Plan:
 
 def to_orbax(
     plan: Plan, source: Mapping[str, Tensor], folder: Path, config: dict[str, Any], revision: str | None
-) -> None:
+) -> int:
     """Fill ``folder``'s partial folder with the weights in Orbax form, the hashes of their tensors and the
     manifest. A partial folder of the same source files that an earlier run left is continued.
 
@@ -60,6 +61,9 @@ def to_orbax(
         folder: in the end; its parent exists.
         config: config.json of the source.
         revision: the commit of the source, if it is known.
+
+    Returns:
+        The bytes of tensors that an earlier run had written.
 
     Raises:
         InputError: a tensor cannot be read or written, or there is too little room; names it and the file.
@@ -79,14 +83,18 @@ def to_orbax(
             if not stop.is_set():
                 journal.add(hashes)
 
-        _all(copy, left)
+        _all(copy, left, _THREADS)
     arrays.finish(weights, {path: DTYPES[entry.dtype] for path, entry in plan.arrays.items()})
     manifest.write_manifest(partial, manifest.Manifest(plan, config, revision))
+    return total - rest
 
 
-def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) -> None:
+def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) -> int:
     """Fill ``folder``'s partial folder with safetensors files, from an Orbax folder or from tensors. What an
-    earlier run left of the same source is continued at the file that was not finished.
+    earlier run left of the same source is continued: files that were not finished are made again.
+
+    Returns:
+        The bytes of tensors that an earlier run had written.
 
     Raises:
         InputError: a tensor cannot be read, is not as it was when it was converted, or cannot be written, or
@@ -109,7 +117,10 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) 
     rest = sum(entry.nbytes for shard in left.values() for entry in shard)
     require_room(folder.parent, rest)
 
-    def confirm(name: str, found: dict[str, str]) -> None:
+    def make(name: str, stop: threading.Event) -> None:
+        shard, found = left[name], dict[str, str]()
+        layout = [(tensor, entry.dtype, entry.shape) for entry in shard for tensor in entry.names]
+        published.write(partial / name, layout, _rows(shard, source, plan, hashes, found, advance, stop))
         for tensor in published.header(partial / name):
             if tensor.digest() != found[tensor.name]:
                 raise InputError(
@@ -118,22 +129,12 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) 
                 )
         journal.add(found)
 
-    # A file is read back while the next one is written.
-    with bar("converting", total, total - rest) as advance, ThreadPoolExecutor(1) as reader:
-        confirmed = None
-        for name, shard in left.items():
-            layout = [(tensor, entry.dtype, entry.shape) for entry in shard for tensor in entry.names]
-            found: dict[str, str] = {}
-            blocks = _ahead(_rows(shard, source, plan, hashes, found, advance))
-            published.write(partial / name, layout, blocks)
-            if confirmed:
-                confirmed.result()
-            confirmed = reader.submit(confirm, name, found)
-        if confirmed:
-            confirmed.result()
+    with bar("converting", total, total - rest) as advance:
+        _all(make, list(left), _FILES)
     if len(shards) > 1:
         tensors = [[tensor for entry in shard for tensor in entry.names] for shard in shards]
         published.write_index(partial, dict(zip(names, tensors, strict=True)), total)
+    return total - rest
 
 
 def verify(plan: Plan, folder: Path) -> tuple[int, int]:
@@ -148,11 +149,10 @@ def verify(plan: Plan, folder: Path) -> tuple[int, int]:
     with bar("checking", sum(entry.nbytes for entry in entries), 0) as advance:
 
         def check(entry: Entry, stop: threading.Event) -> None:
-            for _ in _rows([entry], folder, plan, hashes, {}, advance):
-                if stop.is_set():
-                    break
+            for _ in _rows([entry], folder, plan, hashes, {}, advance, stop):
+                pass
 
-        _all(check, entries)
+        _all(check, entries, _THREADS)
     return sum(len(entry.names) for entry in entries), sum(entry.nbytes for entry in entries)
 
 
@@ -253,8 +253,9 @@ def _rows(
     expected: Mapping[str, str],
     found: dict[str, str],
     advance: Advance,
+    stop: threading.Event,
 ) -> Iterator[np.ndarray]:
-    """The tensors of entries, in order, in blocks of rows.
+    """The tensors of entries, in order, in blocks of rows, until ``stop`` is set.
 
     ``expected``: hashes that they must have, where there is one. ``found`` takes their hashes.
     """
@@ -268,6 +269,8 @@ def _rows(
                 digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
                 yield block
                 advance(block.nbytes)
+                if stop.is_set():
+                    raise InputError("the conversion was stopped")  # by what is told instead of this
             found[name] = digest.hexdigest()
             if expected.get(name, found[name]) != found[name]:
                 raise InputError(
@@ -298,12 +301,12 @@ def _blocks(
             yield block
 
 
-def _all[T](work: Callable[[T, threading.Event], object], items: Sequence[T]) -> None:
-    """Do some work on every item, a few at a time. The first error or an interrupt ends it: then the event is
-    set, and the work need not be finished.
+def _all[T](work: Callable[[T, threading.Event], object], items: Sequence[T], threads: int) -> None:
+    """Do some work on every item, so many at a time. The first error or an interrupt ends it: then the event
+    is set, and the work need not be finished.
     """
     stop = threading.Event()
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         try:
             for done in as_completed([pool.submit(work, item, stop) for item in items]):
                 done.result()
@@ -311,15 +314,6 @@ def _all[T](work: Callable[[T, threading.Event], object], items: Sequence[T]) ->
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _ahead(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """The blocks, each made while the one before it is used."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, blocks, None)
-        while (block := coming.result()) is not None:
-            coming = pool.submit(next, blocks, None)
-            yield block
 
 
 @contextmanager

@@ -30,6 +30,7 @@ def small():
         patch.setattr(published, "SHARD_BYTES", 300_000)
         patch.setattr(published, "_BLOCK_BYTES", 5_000)
         patch.setattr(transfer, "_THREADS", 1)
+        patch.setattr(transfer, "_FILES", 1)
         yield
 
 
