@@ -187,7 +187,10 @@ def test_what_lies_in_the_destination_is_safe(tmp_path, golden_folders, capsys):
     assert "in this form already" in refused(str(place), str(tmp_path / "new"), "--to", "orbax")
     assert "does not exist" in refused(str(tmp_path / "nowhere"), str(tmp_path / "new"))
     assert "holds no checkpoint" in refused(str(precious), str(tmp_path / "new"))
-    assert not (tmp_path / "new").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda folder: shutil._ntuple_diskusage(10, 5, 5))
+        assert "5e-09 GB free" in refused(source, str(tmp_path / "new"))
+    assert not list(tmp_path.glob("new*"))
 
 
 @pytest.mark.parametrize("force", [[], ["--force"]])

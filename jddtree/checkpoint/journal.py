@@ -22,29 +22,26 @@ class Journal:
     """Tensors that are written, by name -> SHA-256 in hex. Threads may add at once."""
 
     def __init__(self, folder: Path, job: Mapping[str, Any]):
-        """Continue the journal in ``folder`` if it is of this ``job`` (JSON values), else empty the folder.
-
-        Raises:
-            InputError: the file system refuses.
-        """
+        """Read the journal in ``folder`` if it is of this ``job`` (JSON values), else remove the folder."""
         self._file = folder / NAME
         self._lock = threading.Lock()
-        self.hashes: dict[str, str] = {}
-        head = json.dumps(job) + "\n"
+        self._text = json.dumps(job) + "\n"
         try:
             text = self._file.read_bytes().decode(errors="replace")
         except OSError:
             text = ""
-        if text.startswith(head):
-            whole = text[: text.rindex("\n") + 1]  # a line that was cut off is not counted
-            self.hashes = _hashes(whole)
+        if text.startswith(self._text):
+            self._text = text[: text.rindex("\n") + 1]  # a line that was cut off is not counted
         else:
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            whole = head
+        self.hashes = _hashes(self._text)
+
+    def start(self) -> None:
+        """Make the folder and its journal, so that `add` may follow. Raises InputError if the disk refuses."""
         fresh = self._file.with_suffix(".new")
         with writing(self._file):
-            fresh.write_text(whole, encoding="utf-8")
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            fresh.write_text(self._text, encoding="utf-8")
             fresh.replace(self._file)
 
     def add(self, hashes: Mapping[str, str]) -> None:

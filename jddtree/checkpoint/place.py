@@ -32,7 +32,7 @@ def require_room(parent: Path, needed: int) -> None:
     """Raises InputError when the disk of ``parent`` has less than ``needed`` bytes free."""
     free = shutil.disk_usage(parent).free
     if free < needed:
-        raise InputError(f"{parent} has {free / 1e9:.1f} GB free; {needed / 1e9:.1f} GB are needed")
+        raise InputError(f"{parent} has {free / 1e9:.3g} GB free; {needed / 1e9:.3g} GB are needed")
 
 
 @contextmanager

@@ -75,6 +75,7 @@ def to_orbax(
     left = [piece for piece in pieces if not journal.hashes.keys() >= set(piece.names)]
     total, rest = (sum(piece.nbytes for piece in some) for some in (pieces, left))
     require_room(folder.parent, rest)
+    journal.start()
     left.sort(key=lambda piece: (source[piece.names[0]].file, source[piece.names[0]].offset))
     with bar("converting", total, total - rest) as advance:
 
@@ -116,6 +117,7 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) 
     total = sum(entry.nbytes for entry in plan.entries)
     rest = sum(entry.nbytes for shard in left.values() for entry in shard)
     require_room(folder.parent, rest)
+    journal.start()
 
     def make(name: str, stop: threading.Event) -> None:
         shard, found = left[name], dict[str, str]()
