@@ -37,7 +37,7 @@ class Journal:
         self.hashes = _hashes(self._text)
 
     def start(self) -> None:
-        """Make the folder and its journal, so that `add` may follow. Raises InputError if the disk refuses."""
+        """Make the folder and its journal; `add` may follow. Raises InputError if the disk refuses."""
         fresh = self._file.with_suffix(".new")
         with writing(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
