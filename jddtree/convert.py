@@ -1,5 +1,6 @@
 """python -m jddtree.convert SRC DST: a published checkpoint folder into Orbax form or back, or a GGUF file.
-python -m jddtree.convert --check SRC: read an Orbax folder and compare every tensor with its hash.
+python -m jddtree.convert --check SRC: read an Orbax folder and compare every tensor with its hash, or a
+published folder and compare its files with the hashes that its download kept.
 
 The same command goes on where it was stopped.
 
@@ -78,13 +79,17 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
 
 
 def check(folder: Path, say: Say) -> None:
-    """Compare every tensor of an Orbax folder with the hash that was taken when it was converted.
+    """Compare every tensor of an Orbax folder with the hash that was taken when it was converted, or the
+    files of a published folder with the hashes that its download kept.
 
     Raises:
-        InputError: the folder is in another form, or a tensor is damaged or altered; names it and the file.
+        InputError: there are no hashes, or something is damaged or altered; names the tensor and the file.
     """
     if not manifest.is_converted(folder):
-        raise InputError(f"{folder} is not in Orbax form, so it holds no hashes to check")
+        read_configs(folder)
+        count, total = transfer.verify_download(folder)
+        say(f"{folder}: {count} files, {total} bytes are as they were published")
+        return
     found = manifest.read_manifest(folder)
     manifest.check_config(found, read_configs(folder)[0], folder)
     count, total = transfer.verify(found.plan, folder)
@@ -107,9 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--force", action="store_true", help="replace a checkpoint that is in DST")
 
-    parser.add_argument(
-        "--check", action="store_true", help="make nothing; compare SRC, an Orbax folder, with its hashes"
-    )
+    parser.add_argument("--check", action="store_true", help="make nothing; compare SRC with its hashes")
 
     def job() -> int:
         flags = parser.parse_args(arguments)

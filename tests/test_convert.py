@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -226,12 +227,35 @@ def test_a_converted_folder_is_checked_by_its_hashes(tmp_path, golden_folders, c
         assert "tensor norm.weight: " in line and str(file) in line
     assert not (tmp_path / "back").exists()
     for arguments, message in (
-        (["--check", str(source)], "not in Orbax form"),
+        (["--check", str(source)], "its download kept no hash"),
         (["--check", str(place), str(tmp_path / "back")], "--check takes no DST"),
     ):
         assert main(arguments) == 2
         [line] = capsys.readouterr().err.splitlines()
         assert message in line
+
+
+@pytest.mark.parametrize("place", ["cache", "folder"])
+def test_a_download_is_checked_by_the_hashes_that_the_client_kept(tmp_path, golden_folders, capsys, place):
+    source = tmp_path / "snapshots" / "commit"
+    shutil.copytree(golden_folders[0] / KIMI, source)
+    for file in source.glob("*.safetensors"):
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if place == "cache":
+            file.symlink_to(file.rename(tmp_path / digest))
+        else:
+            notes = source / ".cache/huggingface/download" / f"{file.name}.metadata"
+            notes.parent.mkdir(parents=True, exist_ok=True)
+            notes.write_text(f"commit\n{digest}\n1.5\n")
+    assert main(["--check", str(source)]) == 0
+    assert ": 4 files, " in capsys.readouterr().out
+    file = source / "model-00002-of-000004.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 1
+    file.write_bytes(content)
+    assert main(["--check", str(source)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{file} is not the file that was published" in line
 
 
 @pytest.mark.parametrize("to", ["orbax", "published"])

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import RawIOBase
@@ -110,14 +111,25 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def revision(folder: Path) -> str | None:
-    """The commit that a folder was downloaded from, as the hub's clients keep it; None where they did not."""
+    """The commit that a folder was downloaded from, as the hub's client keeps it; None where it did not."""
     if folder.absolute().parent.name == "snapshots":  # the client's own cache
         return folder.absolute().name
-    try:  # beside a download into a folder; the first line is the commit
-        lines = (folder / ".cache/huggingface/download/config.json.metadata").read_text().split()
+    return next(iter(_download(folder, "config.json")), None)
+
+
+def downloaded_digest(file: Path) -> str | None:
+    """The SHA-256 that a weight file had where it was downloaded, as the hub's client keeps it, or None."""
+    # In the client's cache a file is a link to one that is named by its hash.
+    known = [file.resolve().name, *_download(file.parent, file.name)[1:2]]
+    return next((name for name in reversed(known) if re.fullmatch("[0-9a-f]{64}", name)), None)
+
+
+def _download(folder: Path, name: str) -> list[str]:
+    """What the client keeps beside a download into a folder: commit, hash, time; empty where it did not."""
+    try:
+        return (folder / f".cache/huggingface/download/{name}.metadata").read_text().split()
     except (OSError, UnicodeDecodeError):
-        return None
-    return lines[0] if lines else None
+        return []
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:

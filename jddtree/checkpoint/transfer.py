@@ -139,6 +139,31 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) 
     return total - rest
 
 
+def verify_download(folder: Path) -> tuple[int, int]:
+    """Compare a published folder's weight files with the hashes that its download kept. Returns how many
+    files and bytes there are.
+
+    Raises:
+        InputError: a file differs or cannot be read, or there is no hash for it; names it.
+    """
+    files = {file: published.downloaded_digest(file) for file in published.weight_files(folder)}
+    for file, digest in files.items():
+        if digest is None:
+            raise InputError(f"{file}: its download kept no hash to check it with")
+    total = sum(file.stat().st_size for file in files)
+    with bar("checking", total, 0) as advance:
+
+        def check(file: Path, stop: threading.Event) -> None:
+            with file.open("rb") as opened:
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+            if found != files[file]:
+                raise InputError(f"{file} is not the file that was published; download it again")
+            advance(file.stat().st_size)
+
+        _all(check, list(files), _FILES)
+    return len(files), total
+
+
 def verify(plan: Plan, folder: Path) -> tuple[int, int]:
     """Read an Orbax folder and compare every tensor with the hash of its published bytes. Returns how many
     tensors and bytes there are.
