@@ -14,6 +14,9 @@ from pallas_kernels.tree_attention import reference, triton
 
 IMPLEMENTATIONS = (("triton", triton.tree_attention), ("xla", reference.tree_attention))
 
+WIDE = 256
+"""Wider keys go to XLA first, which is faster with them (BENCHMARKS.md, "kernels on one H200")."""
+
 
 def tree_attention(
     q: jax.Array,
@@ -49,7 +52,7 @@ def tree_attention(
     """
     return dispatch.call(
         "tree_attention",
-        IMPLEMENTATIONS,
+        IMPLEMENTATIONS if q.shape[-1] <= WIDE else IMPLEMENTATIONS[::-1],
         implementation,
         q,
         prefix_k,

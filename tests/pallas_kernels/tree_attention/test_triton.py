@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, PartitionSpec
 
 from pallas_kernels.dispatch import traced_kernels
-from pallas_kernels.tree_attention.api import causal_mask, pack_mask, tree_attention
+from pallas_kernels.tree_attention.api import WIDE, causal_mask, pack_mask, tree_attention
 from pallas_kernels.tree_attention.cases import CASES
 from pallas_kernels.tree_attention.tiles import ROOM, Part, Tiles, channel_parts, choose, parts_of
 from pallas_kernels.tree_attention.triton_kernel import attend
@@ -128,14 +128,15 @@ def shapes(
 )
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 def test_dispatch_takes_it_on_a_gpu_and_it_lowers_for_cuda(shape, hopper):
-    N, *_, value_width, S, latent = shape
+    N, _, _, key_width, value_width, S, latent = shape
+    named = "triton" if key_width > WIDE else None
     arrays = shapes(*shape, "bfloat16")
     lower = None if latent else jax.ShapeDtypeStruct((1, N), jnp.int32)
 
     @jax.jit
     def attended(*arrays, lower):
         width = value_width if latent else None
-        return tree_attention(*arrays, scale=0.1, lower=lower, value_width=width)
+        return tree_attention(*arrays, scale=0.1, lower=lower, value_width=width, implementation=named)
 
     chip = AbstractDevice(device_kind="NVIDIA H200", platform="gpu", num_cores=132)
     with (
@@ -146,6 +147,15 @@ def test_dispatch_takes_it_on_a_gpu_and_it_lowers_for_cuda(shape, hopper):
     assert ran == {"tree_attention": "triton"}
     # One kernel, or two where the context is cut.
     assert lowered.as_text().count("xla.gpu.triton") == (1 if S <= 512 else 2)
+
+
+def test_wide_keys_go_to_xla_unless_it_is_named(hopper):
+    with traced_kernels() as ran:
+        jax.eval_shape(
+            partial(tree_attention, scale=0.1, value_width=512),
+            *shapes(17, 8, 1, 576, 512, 1024, True, "bfloat16"),
+        )
+    assert ran == {"tree_attention": "xla"}
 
 
 @pytest.mark.parametrize(
