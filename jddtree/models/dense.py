@@ -2,13 +2,13 @@
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jddtree import pipeline
 from jddtree.config import DenseConfig
 from jddtree.models import gqa
-from jddtree.models.layers import FLOAT32, MLP, Embedding, Linears, RMSNorm, rope_tables
-from jddtree.models.target import Cache, Pass
+from jddtree.models.causal import CausalModel
+from jddtree.models.layers import MLP, Linears, RMSNorm
+from jddtree.models.target import Cache
 from pallas_kernels.tree_attention.api import pack_mask
 
 
@@ -41,53 +41,18 @@ class Layer(nnx.Module):
         return x + self.mlp(self.post_attention_layernorm(x)), fresh, None
 
 
-class Dense(nnx.Module):
-    """Parameter paths equal the published names without ``model.``. ``packed``, ``rounding``: see KimiK2."""
+class Dense(CausalModel):
+    """Parameter paths equal the published names without ``model.``."""
 
-    def __init__(
-        self,
-        config: DenseConfig,
-        *,
-        packed: frozenset[str] = frozenset(),
-        rounding: str = "bfloat16",
-        dtype: jnp.dtype = FLOAT32,
-        rngs: nnx.Rngs,
-    ):
-        linears = Linears(packed, rounding, dtype, rngs)
-        self.config = config
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype, rngs)
-        self.layers = nnx.List([Layer(config, index, linears) for index in range(config.num_layers)])
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
-        if not config.tied:
-            self.lm_head = linears("lm_head", config.vocab_size, config.hidden_size)
+    layer = Layer
+
+    @property
+    def rope_width(self) -> int:
+        """The whole head."""
+        return self.config.head_dim
 
     def new_cache(self, rows: int, slots: int, dtype: jnp.dtype) -> Cache:
         """Keys and values [rows, slots, J, head_dim] a layer."""
         return pipeline.new_caches(
             self.config, self.layers, lambda: gqa.new_cache(self.config, rows, slots, dtype)
         )
-
-    def embed(self, ids: Int[Array, "B N"]) -> Float[Array, "B N M"]:
-        """Token vectors."""
-        return self.embed_tokens(ids)
-
-    def __call__(
-        self,
-        ids: Int[Array, "B N"],
-        positions: Int[Array, "B N"],
-        valid: Bool[Array, "B N"],
-        mask: UInt32[Array, "_ N W"],
-        cache: Cache,
-        lengths: Int[Array, " B"],
-        taps: tuple[int, ...],
-    ) -> Pass:
-        """See `jddtree.models.target.Target`. ``taps``: layers, from 0, whose outputs become features."""
-        rope = rope_tables(self.config.rope, self.config.head_dim, positions)
-        slots = pipeline.Slots(rope, positions, valid, mask, lengths)
-        passed = pipeline.run_layers(self.config, self.layers, self.embed(ids), slots, cache, taps)
-        return Pass(self.norm(passed.x), passed.features, passed.fresh, ())
-
-    def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
-        """The head, float32."""
-        head = self.embed_tokens.weight[...] if self.config.tied else self.lm_head.dense(hidden.dtype)
-        return jnp.einsum("bnm,vm->bnv", hidden, head, preferred_element_type=jnp.float32)
