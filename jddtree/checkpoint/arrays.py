@@ -185,10 +185,10 @@ def load(weights: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str,
             with context:
                 loaded = flatten(ocp.load(str(weights.absolute()), _tree(wanted)))
         except Exception as error:  # Orbax raises Exception itself
-            cause = error.__cause__ or error
-            problem = f"{_place(cause) or weights} is damaged ({_reason(cause)})"
+            problem = _damage(weights, error.__cause__ or error)
         if problem:
-            gc.collect()  # the reads that Orbax gave up complain when they are collected
+            # The reads and loops that Orbax gave up complain when they are collected. No name holds them now.
+            gc.collect()
             raise InputError(f"{problem}; convert the published folder again")
     for path, wish in wanted.items():
         if loaded.get(path) is wish:  # what Orbax does with a path that it does not have
@@ -266,6 +266,10 @@ def _named(place: Path, what: str) -> Generator[None]:
         yield
     except (ValueError, OSError, KeyError) as error:
         raise InputError(f"{_place(error) or place} {what}: {_reason(error)}") from error
+
+
+def _damage(weights: Path, error: BaseException) -> str:
+    return f"{_place(error) or weights} is damaged ({_reason(error)})"
 
 
 def _place(error: BaseException) -> str | None:
