@@ -72,8 +72,12 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
     total = sum(entry.nbytes for entry in plan.entries)
     say(f"{source} -> {destination} ({FORMS[to]} form)")
     rate = (total - earlier) / 1e6 / max(seconds, 1e-9)
-    continued = f" ({earlier} of them by an earlier run)" if earlier else ""
-    say(f"{count} tensors, {total} bytes{continued}, {seconds:.1f} s, {rate:.0f} MB/s")
+    say(f"{count} tensors, {total} bytes, {seconds:.1f} s, {rate:.0f} MB/s")
+    if earlier:
+        say(
+            f"{earlier} bytes are of an earlier run that was stopped, as they were read back then; --check "
+            f"{destination} reads them again"
+        )
     if plan.skipped:
         say(f"skipped, not part of the text model ({len(plan.skipped)}): {', '.join(plan.skipped)}")
 

@@ -1,6 +1,8 @@
 """Which devices run a pair: the flags for its layout, and joining with other processes."""
 
 import argparse
+import socket
+import sys
 from collections.abc import Callable
 
 import jax
@@ -41,13 +43,32 @@ def join(flags: argparse.Namespace) -> None:
             raise InputError("--coordinator, --process and --processes go together, without --distributed")
         if not 0 <= flags.process < flags.processes:
             raise InputError(f"--process {flags.process} is not one of --processes {flags.processes}, from 0")
+        _check_address(flags.coordinator, serves=flags.process == 0)
+        if flags.process == 0 and flags.processes > 1:
+            waiting = f"waiting for {flags.processes - 1} more to join at {flags.coordinator}"
+            print(waiting, file=sys.stderr, flush=True)
     elif not flags.distributed:
         return
     try:
         jax.distributed.initialize(flags.coordinator, flags.processes, flags.process)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"cannot join the other processes: {reason}; name them by --coordinator") from None
+
+
+def _check_address(address: str, serves: bool) -> None:
+    """Refuse what is no HOST:PORT, and a port that process 0 cannot have: a busy one ends the process."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"--coordinator {address!r} is not HOST:PORT with a port from 1 to 65535")
+    if serves:
+        try:
+            with socket.create_server(("", int(port))):
+                pass
+        except OSError as error:
+            raise InputError(
+                f"--coordinator {address}: the port cannot be had here ({error.strerror})"
+            ) from None
 
 
 def speaks() -> bool:

@@ -150,6 +150,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--json", type=Path, help="write figures and texts")
     add("--table", type=Path, help="Markdown file: write the tables between its `eval_pair TARGET` lines")
     args = parser.parse_args(arguments)
+    if any(budget < 1 for budget in args.budgets):
+        raise InputError(f"--budgets must be 1 or more, not {min(args.budgets)}")
     for name in ("limit", "seeds", "max_new_tokens", "rows"):
         value = getattr(args, name)
         if value is not None and value < 1:

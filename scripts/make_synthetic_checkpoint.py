@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> None:
     if args.layers < 1:
         raise InputError(f"--layers {args.layers}: at least one layer is needed")
     nested = text_config(raw)
+    if args.layers > nested["num_hidden_layers"]:
+        raise InputError(f"--layers {args.layers}: {args.config} has {nested['num_hidden_layers']}")
     if nested is raw:
         raw = raw | {"num_hidden_layers": args.layers}
     else:

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from jddtree.config import read_json
 from jddtree.decoder import Decoder, Task, slots_for
 from jddtree.errors import InputError
 from jddtree.pipeline import stacked
@@ -85,7 +86,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--target", type=Path, default=Path(KIMI), help="folder with a config.json")
-    add("--drafter", type=Path, default=Path(KIMI_DRAFTER), help="folder with a config.json")
+    add("--drafter", type=Path, help=f"folder with a config.json (default for {KIMI}: {KIMI_DRAFTER})")
     add("--layouts", nargs="+", default=usual, help=f"default: {' '.join(usual)}")
     add("--layers", type=int, help="of the target; default: all, or as many as fit")
     add("--contexts", type=int, nargs="+", default=[1024, 32768], help="tokens behind each row")
@@ -101,6 +102,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         for value in values if isinstance(values, list) else [values]:
             if value is not None and value < 1:
                 raise InputError(f"--{name} must be 1 or more, not {value}")
+    if args.drafter is None and args.target != Path(KIMI):
+        raise InputError("--target needs its --drafter")
+    args.drafter = args.drafter or Path(KIMI_DRAFTER)
     args.layouts = list(dict.fromkeys(map(Layout.parse, args.layouts)))
     return args
 
@@ -193,7 +197,7 @@ def holdings(
     raws = []
     for place, name in ((args.target, KIMI), (args.drafter, KIMI_DRAFTER)):
         file = CONFIGS / f"{name}.json" if place == Path(name) else place / "config.json"
-        raws.append(json.loads(file.read_text(encoding="utf-8")))
+        raws.append(dict(read_json(file)))
     target, drafter = raws
     if layers is not None:
         target.get("text_config", target)["num_hidden_layers"] = layers

@@ -8,8 +8,7 @@ import pytest
 from jddtree import sampling
 from jddtree.accept import RULES, choose, follow
 from jddtree.sampling import GREEDY, GREEDY_BELOW, Mode, Sample, stack
-from jddtree.tree import Tree, root
-from pallas_kernels.tree_attention.api import pack_mask
+from jddtree.tree import Tree, ancestor_bits, root
 
 DRAWS, VOCAB, DEPTH = 20_000, 6, 2
 MODE = Mode(sampled=True, cuts=True)
@@ -30,8 +29,7 @@ jitted_choose = jax.jit(choose, static_argnames=("depth", "mode", "rule"))
 
 def tree(rows: int) -> Tree:
     columns = [jnp.tile(jnp.array(column, jnp.int32), (rows, 1)) for column in (TOKENS, PARENTS, DEPTHS)]
-    bits = pack_mask(np.zeros((rows, len(PARENTS), len(PARENTS)), bool))
-    return Tree(*columns, jnp.full((rows,), 4, jnp.int32), bits)
+    return Tree(*columns, jnp.full((rows,), 4, jnp.int32), ancestor_bits(columns[1], 2))
 
 
 def logits(rows: int) -> jax.Array:

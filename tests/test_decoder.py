@@ -259,8 +259,8 @@ def test_the_host_fetches_once_a_chunk(monkeypatch):
         return real(jax.tree.map(lambda leaf: leaf.value if isinstance(leaf, Sealed) else leaf, tree))
 
     monkeypatch.setattr(decoder, "_chunk", sealing(decoder._chunk))
-    real_prefill = decoder._prefill
-    monkeypatch.setattr(decoder, "_prefill", lambda width: sealing(real_prefill(width)))
+    real_prefill = decoder.prefill_program
+    monkeypatch.setattr(decoder, "prefill_program", lambda width: sealing(real_prefill(width)))
     monkeypatch.setattr(jax, "device_get", opening)
     steps = sum(1 for _ in decoder.decode([Task(PROMPT, max_new=MAX_NEW)]))
     assert len(fetches) == steps > 3

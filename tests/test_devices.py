@@ -1,5 +1,6 @@
 """Several processes that decode together."""
 
+import argparse
 import json
 import os
 import socket
@@ -7,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from jddtree.checkpoint import open_checkpoint
+from jddtree.devices import join
+from jddtree.errors import InputError
 from tests import tiny
 
 RUNS = json.loads((tiny.TRAINED / "runs.json").read_text())
@@ -50,3 +55,23 @@ def test_two_processes_write_what_one_does(tmp_path):
     assert outputs[0][0].strip() and "on 8 devices" in outputs[0][1]
     assert not (tmp_path / "1.json").exists()
     assert "tokens" not in outputs[1][0] + outputs[1][1]
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("nonsense", "is not HOST:PORT"),
+        ("127.0.0.1:99999", "is not HOST:PORT"),
+        ("127.0.0.1:BUSY", "cannot be had here"),
+    ],
+)
+def test_an_address_that_cannot_serve_is_refused(address, reason):
+    with socket.create_server(("", 0)) as busy:
+        flags = argparse.Namespace(
+            coordinator=address.replace("BUSY", str(busy.getsockname()[1])),
+            process=0,
+            processes=1,
+            distributed=False,
+        )
+        with pytest.raises(InputError, match=reason):
+            join(flags)

@@ -22,7 +22,9 @@ class Journal:
     """Tensors that are written, by name -> SHA-256 in hex. Threads may add at once."""
 
     def __init__(self, folder: Path, job: Mapping[str, Any]):
-        """Read the journal in ``folder`` if it is of this ``job`` (JSON values), else remove the folder."""
+        """Read the journal in ``folder`` if it is of this ``job`` (JSON values), else remove what another
+        stopped conversion left. Raises InputError when the folder holds anything else.
+        """
         self._file = folder / NAME
         self._lock = threading.Lock()
         self._text = json.dumps(job) + "\n"
@@ -32,8 +34,13 @@ class Journal:
             text = ""
         if text.startswith(self._text):
             self._text = text[: text.rindex("\n") + 1]  # a line that was cut off is not counted
-        else:
+        elif text:
             shutil.rmtree(folder, ignore_errors=True)
+        elif folder.is_dir() and any(folder.iterdir()):
+            raise InputError(
+                f"{folder} is in the way and holds no stopped conversion: remove it, or name another "
+                "destination"
+            )
         self.hashes = _hashes(self._text)
 
     def start(self) -> None:

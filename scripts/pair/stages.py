@@ -130,6 +130,8 @@ def train_drafter(
     """Its config.json, float32 parameters, and under `drafter` what they get right in the decoder, as
     published. ``train``: a corpus to mix in. ``state``: the file to go on from.
     """
+    if args.drafter_steps < 1:
+        raise InputError(f"--drafter-steps must be 1 or more, not {args.drafter_steps}")
     kept, held = held_out(answers)
     texts = kept if train is None else with_corpus(kept, train, args.corpus_share, args.seed)
     config, stops = pair.target.config, stops_of(pair)
@@ -137,13 +139,13 @@ def train_drafter(
     texts = without(texts, mask, say)
     usual = default_shape(config)
     shape = Shape(
-        layers=args.layers or usual.layers,
-        block=args.block or usual.block,
+        layers=_given(args.layers, usual.layers),
+        block=_given(args.block, usual.block),
         taps=tuple(args.taps or usual.taps),
-        heads=args.heads or usual.heads,
-        kv_heads=args.kv_heads or usual.kv_heads,
-        head_dim=args.head_dim or usual.head_dim,
-        width=args.mlp_width or usual.width,
+        heads=_given(args.heads, usual.heads),
+        kv_heads=_given(args.kv_heads, usual.kv_heads),
+        head_dim=_given(args.head_dim, usual.head_dim),
+        width=_given(args.mlp_width, usual.width),
     )
     raw = drafter_json(pair.checkpoint.config, config, shape, mask)
     drafter = drafter_config(raw)
@@ -178,3 +180,10 @@ def train_drafter(
     report = {"drafter": judge(shipped_drafter(params, args.int4))}
     say(f"in the decoder: {json.dumps(report['drafter'])}")
     return raw, params, report
+
+
+def _given(value: int | None, usual: int) -> int:
+    """What a flag says, or the usual. Raises InputError for a size below 1."""
+    if value is not None and value < 1:
+        raise InputError(f"sizes of a drafter are 1 or more, not {value}")
+    return usual if value is None else value

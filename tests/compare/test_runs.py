@@ -5,6 +5,7 @@ import json
 import pytest
 
 from jddtree.compare.__main__ import main
+from jddtree.sweep.journal import FORMAT
 from tests.sweep.test_report import CELLS, entry, sweep
 
 RECORD = {
@@ -59,7 +60,7 @@ def test_bfloat16_excuses_more(call):
 
 
 def lines(found) -> str:
-    about = found.environment | {"kind": "environment", "format": 1}
+    about = found.environment | {"kind": "environment", "format": FORMAT}
     return "".join(json.dumps(line) + "\n" for line in (about, *found.cells))
 
 
