@@ -7,6 +7,7 @@ import numpy as np
 
 from jddtree.errors import InputError
 from scripts.pair.documents import KINDS, Documents, Rows, Special, pack
+from scripts.pair.kinds import numbers_of
 
 WEIGHTS = {
     "story": 3.0,
@@ -22,18 +23,7 @@ WEIGHTS = {
 
 def weights_of(words: list[str]) -> dict[str, float]:
     """WEIGHTS with changes written as "kind=number". Raises InputError for another kind or number."""
-    found = dict(WEIGHTS)
-    for word in words:
-        kind, _, number = word.partition("=")
-        if kind not in found:
-            raise InputError(f"{word}: a weight is KIND=NUMBER, with a kind of {', '.join(KINDS)}")
-        try:
-            found[kind] = float(number)
-        except ValueError:
-            raise InputError(f"{word}: {number!r} is not a number") from None
-        if not 0 <= found[kind] < float("inf"):
-            raise InputError(f"{word}: a weight is a finite number, 0 or more")
-    return found
+    return WEIGHTS | numbers_of(words, "KIND=NUMBER")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jddtree.errors import InputError
 from scripts.pair.documents import KINDS, Documents
+from scripts.pair.kinds import numbers_of
 
 HELD_ONE_IN = 50
 JUDGED = 16
@@ -47,18 +47,9 @@ def with_corpus(answers: Documents, corpus: Documents, share: float, seed: int) 
     return answers.joined(corpus.take(chats[:count]))
 
 
-def shares_of(pairs: Sequence[str]) -> dict[str, float]:
-    """From KIND=SHARE texts. Raises InputError for an unknown kind or a share that is not between 0 and 1."""
-    found = {}
-    for pair in pairs:
-        kind, _, share = pair.partition("=")
-        try:
-            found[kind] = float(share)
-        except ValueError:
-            found[kind] = -1.0
-        if kind not in KINDS or not 0 <= found[kind] <= 1:
-            raise InputError(f"{pair!r} is not KIND=SHARE with a share from 0 to 1 and a kind of {KINDS}")
-    return found
+def shares_of(words: Sequence[str]) -> dict[str, float]:
+    """Shares from 0 to 1 by kind, of texts KIND=SHARE. Raises InputError as `numbers_of`."""
+    return numbers_of(words, "KIND=SHARE", most=1.0)
 
 
 def thinned(prompts: Documents, shares: Mapping[str, float], seed: int) -> Documents:
