@@ -1,12 +1,17 @@
 """Tree attention as one softmax under one big mask, in float64, and the arrays of a named case."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.tree_attention.api import pack_mask
 from pallas_kernels.tree_attention.cases import Case
 from tests.oracles.heap_tree import ancestors
+
+packed = jax.jit(pack_mask)
 
 
 @dataclass
@@ -81,3 +86,15 @@ def masked_attention(case: Case, drawn: Drawn) -> np.ndarray:
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return np.einsum("bhns,bshv->bnhv", weights, values)
+
+
+def check(case: Case, attend: Callable[..., jax.Array]) -> None:
+    """``attend``, called as `tree_attention` with the case's arrays and scale, equals `masked_attention`."""
+    drawn = draw(case)
+    prefix_v, block_v = (None, None) if case.latent else (drawn.prefix_v, drawn.block_v)
+    arrays = drawn.q, drawn.prefix_k, prefix_v, drawn.block_k, block_v, drawn.lengths
+    result = attend(*arrays, packed(drawn.visible), scale=case.key_width**-0.5, lower=drawn.lower)
+    assert result.dtype == case.dtype
+    limit = 2e-2 if case.dtype == "bfloat16" else 5e-6
+    wanted = masked_attention(case, drawn)
+    np.testing.assert_allclose(np.asarray(result, np.float64), wanted, rtol=0, atol=limit)

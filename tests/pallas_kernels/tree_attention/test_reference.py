@@ -12,7 +12,7 @@ from pallas_kernels.tree_attention.api import causal_mask, pack_mask, tree_atten
 from pallas_kernels.tree_attention.cases import CASES
 from pallas_kernels.tree_attention.reference import unpack_mask
 from tests.oracles.heap_tree import ancestors
-from tests.oracles.masked_attention import draw, masked_attention
+from tests.oracles.masked_attention import check
 
 jitted_attention = partial(jax.jit, static_argnames=("scale", "value_width", "implementation"))(
     tree_attention
@@ -22,24 +22,8 @@ jitted_pack, jitted_unpack = jax.jit(pack_mask), jax.jit(unpack_mask, static_arg
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_equals_one_softmax_under_one_mask(case):
-    drawn = draw(case)
-    result = jitted_attention(
-        drawn.q,
-        drawn.prefix_k,
-        None if case.latent else drawn.prefix_v,
-        drawn.block_k,
-        None if case.latent else drawn.block_v,
-        drawn.lengths,
-        jitted_pack(drawn.visible),
-        scale=case.key_width**-0.5,
-        lower=drawn.lower,
-        value_width=case.value_width if case.latent else None,
-        implementation="xla",
-    )
-    assert result.dtype == case.dtype
-    limit = 2e-2 if case.dtype == "bfloat16" else 5e-6
-    wanted = masked_attention(case, drawn)
-    np.testing.assert_allclose(np.asarray(result, np.float64), wanted, rtol=0, atol=limit)
+    width = case.value_width if case.latent else None
+    check(case, partial(jitted_attention, value_width=width, implementation="xla"))
 
 
 @pytest.mark.parametrize("latent", [False, True])

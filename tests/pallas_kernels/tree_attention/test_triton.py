@@ -15,7 +15,7 @@ from pallas_kernels.tree_attention.cases import CASES
 from pallas_kernels.tree_attention.tiles import ROOM, Part, Tiles, channel_parts, choose, parts_of
 from pallas_kernels.tree_attention.triton_kernel import attend
 from tests.oracles.heap_tree import ancestors
-from tests.oracles.masked_attention import draw, masked_attention
+from tests.oracles.masked_attention import check
 
 TILES = {
     "one_node": Tiles(16, 16, 1, 4, 2),
@@ -36,24 +36,7 @@ kernel = partial(jax.jit(attend, static_argnames=static), interpret=True)
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_interpreted_it_equals_one_softmax_under_one_mask(case):
-    drawn = draw(case)
-    result = kernel(
-        drawn.q,
-        drawn.prefix_k,
-        None if case.latent else drawn.prefix_v,
-        drawn.block_k,
-        None if case.latent else drawn.block_v,
-        drawn.lengths,
-        pack_mask(drawn.visible),
-        scale=case.key_width**-0.5,
-        lower=drawn.lower,
-        value_width=case.value_width,
-        tiles=TILES[case.name],
-    )
-    assert result.dtype == case.dtype
-    limit = 2e-2 if case.dtype == "bfloat16" else 5e-6
-    wanted = masked_attention(case, drawn)
-    np.testing.assert_allclose(np.asarray(result, np.float64), wanted, rtol=0, atol=limit)
+    check(case, partial(kernel, value_width=case.value_width, tiles=TILES[case.name]))
 
 
 def test_a_slot_that_is_not_a_number_reaches_those_alone_that_see_it():
