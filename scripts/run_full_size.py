@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     for layout in args.layouts:
         with tempfile.TemporaryDirectory() as folder:
             report["layouts"][str(layout)] = timed(args, layout, box, Path(folder), say)
-        if not report["layouts"][str(layout)]["logits"]["equal"]:
+        if report["layouts"][str(layout)]["logits"]["equal"] is False:
             unequal.append(str(layout))
         if args.json:
             write_json(args.json, report)
@@ -121,7 +121,9 @@ def timed(
     found: dict[str, Any] = {"layers": layers, "all_layers": whole.target.config.num_layers}
     say(f"{layout}: {layers} of {found['all_layers']} layers")
     found["logits"] = compared(held(2), mesh, args.seed)
-    say(f"{layout}: logits of two layers, relative distance to one device's {found['logits']['l2']:.1e}")
+    logits = found["logits"]
+    distance = logits.get("note") or f"relative distance to one device's {logits['l2']:.1e}"
+    say(f"{layout}: logits of two layers, {distance}")
 
     made = held(layers)
     began = time.perf_counter()
@@ -284,7 +286,7 @@ def compared(made: Sized, mesh: Mesh, seed: int) -> dict[str, Any]:
     """
     if is_staged(made.layout, made.target.config):
         # A stage's arrays hold several layers', so that they are not drawn alike.
-        return {"equal": True, "l2": math.nan, "note": "not compared: stages draw other weights"}
+        return {"equal": None, "l2": None, "note": "not compared: stages draw other weights"}
     whole = Sized(made.target, made.drafter, ONE_DEVICE, 1, made.slots, made.dtype)
     one, cut = (
         _likeliest(filled(each, place, made.target, seed), each)
