@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from jddtree import pipeline, sharding
 from jddtree.checkpoint import Checkpoint, open_checkpoint, restore
@@ -18,6 +18,7 @@ from jddtree.config import DFlashConfig, TargetConfig, drafter_config, target_co
 from jddtree.errors import InputError, about
 from jddtree.models.drafter import Drafter
 from jddtree.models.layers import unpack_linears
+from jddtree.models.moe import tile_experts
 from jddtree.models.target import Target
 from jddtree.pytree import dotted
 from jddtree.sharding import ONE_DEVICE, Layout
@@ -160,25 +161,25 @@ def check_fit(config: DFlashConfig, wanted: TargetConfig, folder: Path) -> None:
 
 
 def _restored(checkpoint: Checkpoint, dtype: jnp.dtype, mesh: Mesh | None) -> Any:
-    """The model of a checkpoint, its dense INT4 layers dequantised. Every process reads the parts of its own
-    devices.
+    """The model of a checkpoint, its dense INT4 layers dequantised, its experts in the form that a kernel for
+    this device reads. Every process reads the parts of its own devices.
     """
     model: Any = abstract_model(checkpoint.config, checkpoint.packed)
     if mesh is None:
         model = restore(checkpoint, model, dtype)
         unpack_linears(model, dtype, lambda _, weight: weight)
+        tile_experts(model, dtype)
         return model
     layout, config = sharding.layout_of(mesh), model.config
     sharding.check(layout, config, checkpoint.packed)
 
-    def place(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        where = sharding.placement(layout, mesh, config, dotted(path))
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+    def place(name: str) -> NamedSharding:
+        return sharding.placement(layout, mesh, config, name)
 
-    model = restore(checkpoint, jax.tree_util.tree_map_with_path(place, model), dtype)
-    unpack_linears(
-        model,
-        dtype,
-        lambda name, weight: jax.device_put(weight, sharding.placement(layout, mesh, config, name)),
-    )
+    def placed(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place(dotted(path)))
+
+    model = restore(checkpoint, jax.tree_util.tree_map_with_path(placed, model), dtype)
+    unpack_linears(model, dtype, lambda name, weight: jax.device_put(weight, place(name)))
+    tile_experts(model, dtype, place)
     return pipeline.assembled(model, layout, mesh) if sharding.is_staged(layout, config) else model

@@ -41,7 +41,8 @@ _WIDTH = ("stage", "expert", "tensor")
 _CUTS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(embed_tokens|lm_head)\.weight", ("width",)),
     (r"experts\.(gate_proj|up_proj)\.weight\w*", ("expert", "tensor")),
-    (r"experts\.down_proj\.weight\w*", ("expert", None, "tensor")),
+    (r"experts\.gate_up_tiles", ("expert", "tensor")),
+    (r"experts\.(down_proj\.weight\w*|down_tiles)", ("expert", None, "tensor")),
     (r"(q_b_proj|q_proj|gate_proj|up_proj)\.(weight\w*|bias)", ("width",)),
     (r"(k_proj|v_proj)\.(weight\w*|bias)", ("kv heads",)),
     (r"k_up|v_up", ("width",)),

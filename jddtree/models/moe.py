@@ -2,16 +2,22 @@
 expert.
 """
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from jddtree import sharding
 from jddtree.config import KimiK2Config
 from jddtree.models.layers import MLP, Linears
 from jddtree.quantization import quantize
-from pallas_kernels.grouped_matmul.api import Int4, expert_mlp
+from pallas_kernels.grouped_matmul import api, mosaic, tiles
+from pallas_kernels.grouped_matmul.api import Int4
 
 
 class Router(nnx.Module):
@@ -70,7 +76,9 @@ class ExpertWeights(nnx.Module):
 
 
 class Experts(nnx.Module):
-    """The routed experts of a layer, stacked."""
+    """The routed experts of a layer, stacked: ``gate_proj``, ``up_proj`` and ``down_proj`` as published, or
+    ``gate_up_tiles`` and ``down_tiles`` in the order that a kernel reads (`tile`).
+    """
 
     gate_proj: ExpertWeights
     up_proj: ExpertWeights
@@ -91,16 +99,55 @@ class Experts(nnx.Module):
         self, x: Float[Array, "T M"], ids: Int[Array, "T K"], weights: Float[Array, "T K"]
     ) -> Float[Array, "T M"]:
         """The sum over this device's experts, or its part of each."""
-        gate = self.gate_proj.stored()
-        return expert_mlp(
-            x,
-            sharding.own_experts(ids, jax.tree.leaves(gate)[0].shape[0]),
-            weights,
-            gate,
-            self.up_proj.stored(),
-            self.down_proj.stored(),
-            rounding=self.rounding,
-        )
+        experts = self.stored()
+        own = sharding.own_experts(ids, jax.tree.leaves(experts)[0].shape[0])
+        return api.expert_mlp(x, own, weights, experts, rounding=self.rounding)
+
+    def stored(self) -> api.Experts | tiles.ExpertTiles:
+        """The weights in the form the kernels take."""
+        if hasattr(self, "gate_up_tiles"):
+            return tiles.ExpertTiles(self.gate_up_tiles[...], self.down_tiles[...])
+        return api.Experts(self.gate_proj.stored(), self.up_proj.stored(), self.down_proj.stored())
+
+    def tile(self, place: Callable[[str], NamedSharding] | None) -> None:
+        """Hold the weights as tiles from now on, every device its own; ``place`` as in `tile_experts`.
+
+        Raises NotImplementedError for sizes that tiles do not divide.
+        """
+        gate, up, down = (weight.stored() for weight in (self.gate_proj, self.up_proj, self.down_proj))
+        pack = jax.jit(tiles.pack)
+        if place is not None:
+            read = [place(f"{name}.weight_packed") for name in ("gate_proj", "up_proj", "down_proj")]
+            written = [place(name).spec for name in ("gate_up_tiles", "down_tiles")]
+            pack = _pack_on_mesh(read[0].mesh, tuple(where.spec for where in read), tuple(written))
+        packed = pack(gate, up, down)
+        del self.gate_proj, self.up_proj, self.down_proj
+        self.gate_up_tiles, self.down_tiles = nnx.Param(packed.gate_up), nnx.Param(packed.down)
+
+
+@cache
+def _pack_on_mesh(mesh: Mesh, read: tuple[PartitionSpec, ...], written: tuple[Any, ...]) -> Callable:
+    """`tiles.pack` of every device's own parts; layers alike share one program."""
+    out_specs = tiles.ExpertTiles(*written)
+    return jax.jit(jax.shard_map(tiles.pack, mesh=mesh, in_specs=read, out_specs=out_specs, check_vma=False))
+
+
+def tile_experts(
+    model: nnx.Module, dtype: jnp.dtype, place: Callable[[str], NamedSharding] | None = None
+) -> None:
+    """Repack the INT4 experts of a model that computes in ``dtype``, a layer at a time, where a kernel for
+    this device reads tiles. ``place`` gives, over a mesh, where the array at a dotted path lies.
+    """
+    for path, module in list(nnx.iter_modules(model)):
+        if not isinstance(module, Experts) or not mosaic.supports(dtype, module.rounding):
+            continue
+        if not all(isinstance(weight, Int4) for weight in module.stored()):
+            continue
+        at = ".".join(map(str, path))
+        try:
+            module.tile(place and (lambda name, at=at: place(f"{at}.{name}")))
+        except NotImplementedError:
+            continue
 
 
 class MoE(nnx.Module):

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax
 
 from pallas_kernels import dispatch
-from pallas_kernels.grouped_matmul import reference
+from pallas_kernels.grouped_matmul import mosaic, reference
+from pallas_kernels.grouped_matmul.tiles import ExpertTiles
 
 
 class Int4(NamedTuple):
@@ -15,16 +16,22 @@ class Int4(NamedTuple):
     scale: jax.Array
 
 
-IMPLEMENTATIONS = (("xla", reference.expert_mlp),)
+class Experts(NamedTuple):
+    """Weights as published: gate and up [E, I, M], down [E, M, I], INT4 or plain."""
+
+    gate: Int4 | jax.Array
+    up: Int4 | jax.Array
+    down: Int4 | jax.Array
+
+
+IMPLEMENTATIONS = (("mosaic_gpu", mosaic.expert_mlp), ("xla", reference.expert_mlp))
 
 
 def expert_mlp(
     x: jax.Array,
     expert_ids: jax.Array,
     expert_weights: jax.Array,
-    gate: Int4 | jax.Array,
-    up: Int4 | jax.Array,
-    down: Int4 | jax.Array,
+    experts: Experts | ExpertTiles,
     *,
     rounding: str,
     implementation: str | None = None,
@@ -35,7 +42,7 @@ def expert_mlp(
       x: [T, M] tokens.
       expert_ids: [T, K] int32; -1 routes to no expert.
       expert_weights: [T, K] float32.
-      gate, up: [E, I, M] weights, INT4 or plain; down: [E, M, I].
+      experts: as published, or INT4 in the order that a kernel reads (`tiles`).
       rounding: how INT4 becomes a number: "bfloat16" rounds q x scale, "float32" does not.
       implementation: name one to forbid fallback.
 
@@ -49,8 +56,6 @@ def expert_mlp(
         x,
         expert_ids,
         expert_weights,
-        gate,
-        up,
-        down,
+        experts,
         rounding=rounding,
     )

@@ -5,10 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
+from jddtree import sharding
+from jddtree.checkpoint.skeleton import array_paths
 from jddtree.config import target_config
 from jddtree.models.layers import FLOAT32, Linears
-from jddtree.models.moe import MoE, Router
+from jddtree.models.moe import MoE, Router, tile_experts
+from pallas_kernels.grouped_matmul import mosaic
 from tests.tiny import EXPERTS, KIMI
 
 jitted = jax.jit(lambda module, *arguments: module(*arguments))
@@ -52,3 +56,37 @@ def test_a_model_may_have_no_shared_expert():
     moe = MoE(config, "layers.1.mlp", Linears(EXPERTS, "bfloat16", FLOAT32, nnx.Rngs(0)))
     y, _ = jitted(moe, tokens(2)[None], jnp.zeros((1, 2), bool))
     assert np.asarray(y).tolist() == np.zeros((1, 2, 32)).tolist()
+
+
+@pytest.mark.parametrize("layout", ["tp1", "ep2xtp2"])
+def test_experts_as_tiles_give_the_same(layout, monkeypatch):
+    wide = {"hidden_size": 64, "moe_intermediate_size": 128, "n_shared_experts": 0}
+    config = target_config(KIMI | wide)
+
+    def new() -> nnx.Module:
+        return nnx.Dict(mlp=MoE(config, "layers.1.mlp", Linears(EXPERTS, "bfloat16", FLOAT32, nnx.Rngs(0))))
+
+    layout, published, tiled = sharding.Layout.parse(layout), new(), new()
+    mesh = layout.mesh()
+
+    def place(name: str) -> NamedSharding:
+        return NamedSharding(mesh, sharding.parameter_spec(layout, config, f"layers.1.{name}"))
+
+    tile_experts(tiled, FLOAT32, place)
+    assert hasattr(tiled.mlp.experts, "gate_proj")  # no kernel for tiles here
+    with monkeypatch.context() as there:
+        there.setattr(mosaic, "supports", lambda *_: True)
+        tile_experts(tiled, FLOAT32, None if layout.size == 1 else place)
+    x, valid = jax.random.normal(jax.random.key(1), (1, 5, 64)), jnp.ones((1, 5), bool)
+    wanted, experts = jitted(published.mlp, x, valid)
+    weights, form = jax.tree.flatten(tiled)
+    down = (4, 1, 1, 9, 128) if layout.size == 1 else (4, 1, 2, 9, 64)
+    assert {leaf.shape for leaf in weights if leaf.ndim == 5} == {(4, 2, 1, 18, 64), down}
+    run = lambda parts, *arguments: jax.tree.unflatten(form, parts).mlp(*arguments)  # noqa: E731
+    if layout.size > 1:
+        specs = [place(name).spec for name, _ in array_paths(nnx.eval_shape(lambda: tiled))]
+        specs = (specs, PartitionSpec(), PartitionSpec())
+        run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+    found, chosen = jax.jit(run)(weights, x, valid)
+    np.testing.assert_array_equal(chosen, experts)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.grouped_matmul.api import Int4, expert_mlp
+from pallas_kernels.grouped_matmul.api import Experts, Int4, expert_mlp
 from pallas_kernels.grouped_matmul.cases import CASES, Case
 from pallas_kernels.grouped_matmul.reference import unpack
 
@@ -52,7 +52,7 @@ def test_equals_a_loop_over_tokens_and_experts(case, rounding):
     up = weights(case, case.inner, case.hidden, random)
     down = weights(case, case.hidden, case.inner, random)
     result = partial(jax.jit, static_argnames=("rounding", "implementation"))(expert_mlp)(
-        x, ids, shares, gate, up, down, rounding=rounding, implementation="xla"
+        x, ids, shares, Experts(gate, up, down), rounding=rounding, implementation="xla"
     )
     assert result.dtype == x.dtype
     wanted = np.zeros((case.tokens, case.hidden))

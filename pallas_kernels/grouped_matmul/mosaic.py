@@ -1,0 +1,88 @@
+"""Routed experts on Hopper's tensor cores (`mosaic_kernel`): INT4 tiles, each hit expert read once.
+
+Two products with the activation between them. A program takes a block of token rows, a strip of output
+features and, in the first product, a part of the inputs, so that a single token still fills the chip.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.grouped_matmul import grouping
+from pallas_kernels.grouped_matmul.tiles import LINES, ROWS, ExpertTiles
+
+CROWD = 1024
+"""Tokens from which on the experts are better read once for many rows than in blocks of few."""
+
+
+def supports(dtype: jnp.dtype, rounding: str) -> bool:
+    """Whether this device runs the kernel, for tokens of ``dtype`` and weights rounded so."""
+    if jax.default_backend() != "gpu" or dtype != jnp.bfloat16 or rounding != "bfloat16":
+        return False
+    return getattr(jax.local_devices()[0], "compute_capability", "") == "9.0"
+
+
+def expert_mlp(
+    x: jax.Array, expert_ids: jax.Array, expert_weights: jax.Array, experts, *, rounding: str
+) -> jax.Array:
+    """See `pallas_kernels.grouped_matmul.api.expert_mlp`.
+
+    Raises NotImplementedError off Hopper, for other dtypes than bfloat16, for weights that are not tiles and
+    for more than a thousand tokens.
+    """
+    if not isinstance(experts, ExpertTiles):
+        raise NotImplementedError("takes experts as tiles")
+    if not supports(x.dtype, rounding):
+        raise NotImplementedError(f"a kernel for Hopper GPUs, not for {x.dtype} with {rounding} rounding")
+    if x.shape[0] > CROWD:
+        raise NotImplementedError(f"{x.shape[0]} tokens")
+    # Imported late: where there is no GPU, Pallas may have no Mosaic either.
+    from pallas_kernels.grouped_matmul.mosaic_kernel import multiply
+
+    return blocked(x, expert_ids, expert_weights, experts, multiply)
+
+
+def blocked(
+    x: jax.Array, ids: jax.Array, weights: jax.Array, experts: ExpertTiles, multiply: Callable
+) -> jax.Array:
+    """The whole operation around ``multiply`` (see `mosaic_kernel.multiply`)."""
+    T, K = ids.shape
+    count, strips, steps, _, _ = experts.gate_up.shape
+    rows = rows_a_block(T * K, count)
+    if T == 1:
+        blocks = grouping.Blocks(ids[0], jnp.zeros((1, rows), jnp.int32), rows * jnp.arange(K)[None])
+        sources = jnp.zeros((K,), jnp.int32)
+    else:
+        blocks = grouping.group(ids, count, rows)
+        sources = jnp.arange(blocks.experts.shape[0], dtype=jnp.int32)
+    taken = x[jnp.maximum(blocks.tokens, 0)]
+    splits = ways(steps, 7 if T * K <= 16 else 14)
+    sums = multiply(taken, blocks.experts, sources, experts.gate_up, splits=splits)
+    gate, up = jnp.sum(sums, axis=1)
+    inner = (jax.nn.silu(gate) * up).swapaxes(1, 2).astype(x.dtype)
+    strips, steps, lines = experts.down.shape[1:4]
+    each = ways(strips, 1, -(-8 // steps) if T > 1 else 1)
+    mine = jnp.arange(blocks.experts.shape[0], dtype=jnp.int32)
+    y = multiply(inner, blocks.experts, mine, experts.down, strips_each=each, transposed=True)
+    y = y.reshape(-1, strips * lines // LINES * ROWS)[blocks.places].astype(jnp.float32)
+    # What no expert wrote may be anything.
+    y = jnp.where((ids >= 0)[..., None], y * weights[..., None], 0.0)
+    return jnp.sum(y, axis=1).astype(x.dtype)
+
+
+def rows_a_block(assigned: int, experts: int) -> int:
+    """Token rows a block: a multiple of 8, what an expert gets on average and a half more."""
+    rows = 8
+    while rows < 64 and 3 * assigned > 2 * rows * experts:
+        rows *= 2
+    return rows
+
+
+def ways(size: int, least: int, most: int | None = None) -> int:
+    """The largest divisor of ``size`` that leaves parts of ``least`` or more and is not above ``most``."""
+    return max(
+        n
+        for n in range(1, size + 1)
+        if size % n == 0 and (n == 1 or size // n >= least) and n <= (most or size)
+    )
