@@ -5,6 +5,7 @@ token is one that no text holds. While it trains it is run in the real decoder a
 chain commits a round, and how often each slot is right. A stopped run goes on where it last saved its state.
 
     python -m scripts.train_drafter --target FOLDER --answers FOLDER... --out FOLDER [--data FOLDER] [--int4]
+        [--start FOLDER]
 """
 
 from pathlib import Path
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the drafter")
     parser.add_argument("--data", type=Path, nargs="+", help="folders with train.npz.xz to mix in")
+    parser.add_argument("--start", type=Path, help="published drafter whose weights and config to begin with")
     parser.add_argument("--save-every", type=int, default=1000, help="steps between two saved states")
     options.add_width(parser)
     options.add_drafter(parser)
@@ -34,9 +36,11 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     say = options.clock()
     pair = stages.open_target(args, args.target, say)
+    start = stages.open_start(args, pair, args.start, say) if args.start else None
     train = stages.corpus(args, "train") if args.data else None
     state = args.out / "drafter.state"
-    raw, params, report = stages.train_drafter(args, pair, read_answers(*args.answers), train, state, say)
+    answers = read_answers(*args.answers)
+    raw, params, report = stages.train_drafter(args, pair, answers, train, state, say, start)
     write_drafter(args.out, raw, params, args.int4)
     write_json(args.out / "training.json", report)
     state.unlink(missing_ok=True)

@@ -95,8 +95,10 @@ def fit_drafter(
     judge: Callable[[Params], object],
     judge_every: int,
     say: Say,
+    start: Params | None = None,
 ) -> Params:
-    """Train from scratch, or go on from the file ``state``, which is written every ``save_every`` steps.
+    """Train ``start``, or random parameters, or go on from the file ``state``, which is written every
+    ``save_every`` steps.
 
     ``target`` is frozen, in the type to compute in. ``judge`` is called every ``judge_every`` steps, and what
     it finds is said. Returns float32 parameters. Raises InputError for rows shorter than the number of
@@ -104,11 +106,14 @@ def fit_drafter(
     """
     if training.anchors > rows.tokens.shape[1]:
         raise InputError(f"{training.anchors} anchors do not fit into rows of {rows.tokens.shape[1]}")
-    params = init_drafter(config, training.seed)
+    # Copied, since every step gives its parameters' memory to the next.
+    params = jax.tree.map(jnp.copy, start or init_drafter(config, training.seed))
     moments = muon.start(params)
     say(f"drafter: {sum(v.size for v in params.values()) / 1e6:.2f} M parameters, {len(rows)} rows")
     some = np.asarray(target.embed(jnp.arange(64)[None] % config.vocab_size), np.float32)
-    mark = fingerprint(asdict(training) | asdict(config), rows.tokens, rows.positions, rows.answer, some)
+    begun = [np.asarray(value) for _, value in sorted((start or {}).items())]
+    facts = asdict(training) | asdict(config)
+    mark = fingerprint(facts, rows.tokens, rows.positions, rows.answer, some, *begun)
     first, found = 0, load(state, mark, (params, moments))
     if found is not None:
         first, (params, moments) = found

@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from jddtree.config import KimiK2Config, drafter_config, target_config
 from jddtree.errors import InputError
@@ -20,6 +21,7 @@ from scripts.pair.mask import mask_token, without
 from scripts.pair.mixture import held_out, judged_prompts, shares_of, thinned, with_corpus
 from scripts.pair.publish import check_int4, shipped, shipped_drafter, write_json
 from scripts.pair.sizes import SIZES, Shape, Size, default_shape, drafter_json, target_json
+from scripts.pair.start import Start, read_start
 from scripts.pair.target import Params, rounded
 from scripts.pair.unlikelihood import Prompts
 
@@ -124,35 +126,47 @@ def answer(args: argparse.Namespace, pair: Pair, prompts: Documents, folder: Pat
     return write_answers(pair.target, prompts, stops_of(pair), amount, folder, say)
 
 
+def open_start(args: argparse.Namespace, pair: Pair, folder: Path, say: Say) -> Start:
+    """The published drafter that training begins from, as the flags for a drafter's size ask."""
+    asked = {
+        "num_layers": args.layers,
+        "block_size": args.block,
+        "target_layers": tuple(args.taps) if args.taps else None,
+        "num_heads": args.heads,
+        "num_kv_heads": args.kv_heads,
+        "head_dim": args.head_dim,
+        "intermediate_size": args.mlp_width,
+        "mask_token_id": args.mask_token,
+    }
+    return read_start(folder, asked, pair, args.cache_dir, say)
+
+
 def train_drafter(
-    args: argparse.Namespace, pair: Pair, answers: Documents, train: Documents | None, state: Path, say: Say
+    args: argparse.Namespace,
+    pair: Pair,
+    answers: Documents,
+    train: Documents | None,
+    state: Path,
+    say: Say,
+    start: Start | None = None,
 ) -> tuple[dict, Params, dict]:
     """Its config.json, float32 parameters, and under `drafter` what they get right in the decoder, as
-    published. ``train``: a corpus to mix in. ``state``: the file to go on from.
+    published; under `start` the same of the drafter that training began from, and its files' hashes.
+    ``train``: a corpus to mix in. ``state``: the file to go on from.
     """
     if args.drafter_steps < 1:
         raise InputError(f"--drafter-steps must be 1 or more, not {args.drafter_steps}")
     kept, held = held_out(answers)
     texts = kept if train is None else with_corpus(kept, train, args.corpus_share, args.seed)
-    config, stops = pair.target.config, stops_of(pair)
-    mask = mask_token(pair, stops, args.mask_token)
-    texts = without(texts, mask, say)
-    usual = default_shape(config)
-    shape = Shape(
-        layers=_given(args.layers, usual.layers),
-        block=_given(args.block, usual.block),
-        taps=tuple(args.taps or usual.taps),
-        heads=_given(args.heads, usual.heads),
-        kv_heads=_given(args.kv_heads, usual.kv_heads),
-        head_dim=_given(args.head_dim, usual.head_dim),
-        width=_given(args.mlp_width, usual.width),
-    )
-    raw = drafter_json(pair.checkpoint.config, config, shape, mask)
+    stops = stops_of(pair)
+    raw = start.raw if start else _new(args, pair, stops)
     drafter = drafter_config(raw)
+    mask = drafter.mask_token_id
+    texts = without(texts, mask, say)
     if args.int4:
         check_int4(drafter)
     # Of the special tokens only the filler of short rows is used, and that by no loss.
-    rows = pack(texts, args.width, Special(config.vocab_size - 256), args.seed)
+    rows = pack(texts, args.width, Special(drafter.vocab_size - 256), args.seed)
     say(f"{len(kept.lengths)} answers, {len(rows)} rows to train the drafter on, mask token {mask}")
     training = Training(
         args.drafter_steps,
@@ -166,6 +180,11 @@ def train_drafter(
     )
     prompts = judged_prompts(held, args.seed)
     judge = Judge(pair.target, drafter, prompts, stops, options.dtype_of(args))
+    report: dict[str, Any] = {}
+    if start:
+        begun = judge(shipped_drafter(start.params, args.int4))
+        say(f"at the start, in the decoder: {json.dumps(begun)}")
+        report["start"] = {"files": start.files, "drafter": begun}
     params = fit_drafter(
         drafter,
         pair.target,
@@ -176,10 +195,28 @@ def train_drafter(
         judge=lambda params: judge(shipped_drafter(params, args.int4)),
         judge_every=args.judge_every or max(1, args.drafter_steps // 3),
         say=say,
+        start=start.params if start else None,
     )
-    report = {"drafter": judge(shipped_drafter(params, args.int4))}
+    report["drafter"] = judge(shipped_drafter(params, args.int4))
     say(f"in the decoder: {json.dumps(report['drafter'])}")
     return raw, params, report
+
+
+def _new(args: argparse.Namespace, pair: Pair, stops: list[int]) -> dict:
+    """config.json of a drafter that flags and target describe."""
+    config = pair.target.config
+    usual = default_shape(config)
+    shape = Shape(
+        layers=_given(args.layers, usual.layers),
+        block=_given(args.block, usual.block),
+        taps=tuple(args.taps or usual.taps),
+        heads=_given(args.heads, usual.heads),
+        kv_heads=_given(args.kv_heads, usual.kv_heads),
+        head_dim=_given(args.head_dim, usual.head_dim),
+        width=_given(args.mlp_width, usual.width),
+    )
+    mask = mask_token(pair, stops, args.mask_token)
+    return drafter_json(pair.checkpoint.config, config, shape, mask)
 
 
 def _given(value: int | None, usual: int) -> int:

@@ -1,6 +1,7 @@
 """A drafter for a target that these scripts did not train: its prompts, its answers, INT4, the decoder."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import jax
@@ -10,12 +11,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jddtree.checkpoint.skeleton import array_paths
-from jddtree.config import drafter_config
+from jddtree.config import drafter_config, target_config
 from jddtree.errors import InputError
 from jddtree.load import load_pair
 from scripts import train_drafter, write_answers
-from scripts.pair import publish
+from scripts.pair import publish, stages
 from scripts.pair.answers import read_answers
+from scripts.pair.drafter import init_drafter
+from scripts.pair.sizes import Shape, drafter_json
 from tests import tiny
 
 STOP = 300
@@ -98,6 +101,42 @@ def test_an_int4_drafter_loads_and_computes_what_was_published(home, monkeypatch
             module = module[int(part)] if part.isdigit() else getattr(module, part)
         dense = module.dense(jnp.dtype(jnp.float32))
         np.testing.assert_array_equal(dense, shipped[f"{name}.weight"].astype(jnp.float32))
+
+
+def published(home: Path, int4: bool) -> tuple[Path, dict[str, jax.Array]]:
+    """A published drafter of random weights for the target, and what a reader sees of them."""
+    raw = drafter_json(TARGET, target_config(TARGET), Shape(1, 4, (1,), 2, 1, 16, width=32), UNUSED)
+    rng = np.random.default_rng(1)
+    params = init_drafter(drafter_config(raw), 0)
+    params = {name: jnp.asarray(rng.normal(size=v.shape), jnp.float32) for name, v in params.items()}
+    folder = home / f"published-{int4}"
+    publish.write_drafter(folder, raw, params, int4)
+    return folder, publish.shipped_drafter(params, int4)
+
+
+def test_training_starts_from_a_published_drafter(home, monkeypatch):
+    monkeypatch.setattr(stages, "Judge", lambda *_: lambda params: float(params["fc.weight"].sum()))
+    folder, seen = published(home, int4=True)
+    common = ["--target", str(home / "target"), "--cache-dir", str(home / "cache")]
+    common += ["--answers", str(home / "answers"), *SIZES, "--drafter-steps", "1", "--start", str(folder)]
+    out = home / "same"
+    train_drafter.main([*common, "--drafter-rate", "0", "--int4", "--out", str(out)])
+    # No size was given: it is the folder's, tap included.
+    assert (out / "config.json").read_text() == (folder / "config.json").read_text()
+    pair = load_pair(home / "target", out, dtype="float32", cache_dir=home / "cache", say=lambda line: None)
+    for path, leaf in array_paths(pair.drafter):
+        # Rounding again may move a scale by a bfloat16 step, and with it every number of its group.
+        np.testing.assert_allclose(leaf, seen[path].astype(jnp.float32), rtol=2**-6, atol=0, err_msg=path)
+    report = json.loads((out / "training.json").read_text())
+    files = report["start"]["files"]
+    assert files == {"model.safetensors": sha256((folder / "model.safetensors").read_bytes()).hexdigest()}
+    assert report["start"]["drafter"] == report["drafter"]
+
+
+def test_another_drafter_than_asked_for_is_no_start(home):
+    folder, _ = published(home, int4=False)
+    with pytest.raises(InputError, match=r"published-False: its block_size is 4 and not 8: leave out"):
+        train(home, "--out", str(home / "no"), "--start", str(folder), "--taps", "1", "--block", "8")
 
 
 def test_a_mask_token_that_texts_hold_is_refused(home):

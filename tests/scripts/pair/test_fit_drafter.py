@@ -7,6 +7,7 @@ from jddtree.config import drafter_config, target_config
 from jddtree.errors import InputError
 from jddtree.models.target import Target
 from scripts.pair.documents import Documents, Special, pack
+from scripts.pair.drafter import init_drafter
 from scripts.pair.fit_drafter import Training, fit_drafter
 from scripts.pair.sizes import Shape, drafter_json
 from tests import tiny
@@ -35,7 +36,7 @@ class StopError(Exception):
     pass
 
 
-def fit(target, rows, state, training=TRAINING, stop_at=None):
+def fit(target, rows, state, training=TRAINING, stop_at=None, start=1):
     calls = []
 
     def judge(params) -> str:
@@ -54,6 +55,7 @@ def fit(target, rows, state, training=TRAINING, stop_at=None):
         judge=judge,
         judge_every=1,
         say=lambda line: None,
+        start=init_drafter(CONFIG, start),
     )
 
 
@@ -68,6 +70,8 @@ def test_a_stopped_run_goes_on_to_the_same_end(target, rows, tmp_path):
     other = Training(**{**vars(TRAINING), "rate": 1e-3})
     with pytest.raises(InputError, match="other flags or data"):
         fit(target, rows, tmp_path / "cut", other)
+    with pytest.raises(InputError, match="other flags or data"):
+        fit(target, rows, tmp_path / "cut", start=2)
 
 
 def test_too_many_anchors_are_refused(target, rows, tmp_path):
