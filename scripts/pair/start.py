@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jddtree.checkpoint import open_checkpoint, published
 from jddtree.checkpoint.open import read_configs
 from jddtree.checkpoint.skeleton import array_paths
-from jddtree.config import DFlashConfig, TargetConfig, drafter_config
+from jddtree.config import DFlashConfig, drafter_config
 from jddtree.errors import InputError, about
-from jddtree.load import Pair, load_drafter
+from jddtree.load import Pair, check_fit, load_drafter
 from scripts.pair.drafter import Params
 
 
@@ -41,7 +41,8 @@ def read_start(
         raise InputError(f"{folder} is no published folder: training starts from safetensors files")
     with about(folder):
         found = drafter_config(raw)
-    _check(found, _wanted(found, asked, pair.target.config), folder)
+    check_fit(found, pair.target.config, folder)
+    _check(found, _wanted(found, asked), folder)
     drafter = load_drafter(open_checkpoint(folder, cache_dir, say), pair.target, jnp.dtype(jnp.float32))
     files = published.weight_files(folder)
     form = ("quantization_config", "torch_dtype")
@@ -52,15 +53,12 @@ def read_start(
     )
 
 
-def _wanted(found: DFlashConfig, asked: Mapping[str, Any], target: TargetConfig) -> DFlashConfig:
-    """What would be trained: ``found``, but as flags and target say, and all of it plain attention."""
+def _wanted(found: DFlashConfig, asked: Mapping[str, Any]) -> DFlashConfig:
+    """What would be trained: ``found``, but as flags say, and without what the trained form does not have."""
     told = {name: value for name, value in asked.items() if value is not None}
     return replace(
         found,
         **told,
-        vocab_size=target.vocab_size,
-        hidden_size=target.hidden_size,
-        num_target_layers=target.num_layers,
         windows=(None,) * found.num_layers,
         input_embedding_scale=1.0,
         output_multiplier=1.0,
