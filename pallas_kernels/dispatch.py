@@ -2,22 +2,22 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 Implementation = tuple[str, Callable]
 
-_traced: list[dict[str, str]] = []
+_traced: ContextVar[tuple[dict[str, str], ...]] = ContextVar("traced", default=())
 
 
 @contextmanager
 def traced_kernels() -> Generator[dict[str, str], None, None]:
-    """Collect {operation: implementation} of everything traced inside the ``with`` block."""
+    """Collect {operation: implementation} of everything that this thread traces inside the ``with`` block."""
     ran: dict[str, str] = {}
-    _traced.append(ran)
+    token = _traced.set((*_traced.get(), ran))
     try:
         yield ran
     finally:
-        # By identity: another thread's may be equal.
-        _traced[:] = [other for other in _traced if other is not ran]
+        _traced.reset(token)
 
 
 def call(
@@ -40,7 +40,7 @@ def call(
         except NotImplementedError as refusal:
             refusals.append(f"{name}: {refusal}")
             continue
-        for ran in _traced:
+        for ran in _traced.get():
             ran[operation] = name
         return result
     raise NotImplementedError(

@@ -33,6 +33,7 @@ from pallas_kernels.tree_attention import api as tree_attention
 from pallas_kernels.tree_attention import reference
 from pallas_kernels.tree_attention.cases import TIMED, Case
 from pallas_kernels.tree_attention.tiles import Tiles
+from scripts.ceilings import ceilings
 from scripts.pair.command import run
 
 LOOPS = 5
@@ -286,26 +287,6 @@ def measured(program: Program, loop: Callable, turns: int) -> tuple[float, float
         jax.block_until_ready(loop(*program.arrays))
         seconds.append(time.perf_counter() - begin)
     return statistics.median(seconds) / turns * 1e6, error
-
-
-def ceilings(quick: bool) -> tuple[float, float]:
-    """Bytes a second of a long sum and bfloat16 operations a second of a large product, on this device."""
-    size, side = (2**20, 256) if quick else (2**31, 8192)
-    long = jnp.ones(size // 2, jnp.bfloat16)
-    square = jax.random.normal(jax.random.key(0), (side, side), jnp.bfloat16)
-
-    def best(function: Callable, argument: jax.Array) -> float:
-        ready = jax.jit(function).lower(argument).compile()
-        seconds = []
-        for _ in range(LOOPS + 1):
-            begin = time.perf_counter()
-            jax.block_until_ready(ready(argument))
-            seconds.append(time.perf_counter() - begin)
-        return min(seconds)
-
-    return size / best(lambda x: jnp.sum(x, dtype=jnp.float32), long), 2 * side**3 / best(
-        lambda x: x @ x, square
-    )
 
 
 def show(rows: list[Row]) -> None:

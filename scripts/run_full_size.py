@@ -13,13 +13,11 @@ import argparse
 import gzip
 import json
 import math
-import re
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +32,11 @@ from jddtree.errors import InputError
 from jddtree.pipeline import stacked
 from jddtree.plan import machine
 from jddtree.plan.memory import Holdings
-from jddtree.plan.pair import CONFIGS, KIMI, KIMI_DRAFTER, abstract_pair
-from jddtree.pytree import dotted
+from jddtree.plan.pair import CONFIGS, KIMI, KIMI_DRAFTER
 from jddtree.sampling import Mode
 from jddtree.sharding import ONE_DEVICE, Layout, check, is_staged, parameter_specs
 from jddtree.state import Method, Options
+from scripts import random_weights
 from scripts.pair.command import run
 from scripts.pair.options import clock
 from scripts.pair.publish import write_json
@@ -114,7 +112,7 @@ def timed(
 ) -> dict[str, Any]:
     """All figures of one layout. ``folder``: an empty one to work in. Raises InputError."""
     dtype, mesh = jnp.dtype(args.dtype), layout.mesh()
-    held = partial(holdings, args, layout, folder, dtype)
+    held = partial(holdings, args, layout, dtype)
     whole = held(None)
     longest = slots_for(max(args.contexts) + args.rounds * whole.block)
     layers = args.layers or fitting(held, max(args.batches), longest, max(args.budgets, default=8), box)
@@ -192,9 +190,7 @@ class Sized(Holdings):
         return self.drafter.block_size
 
 
-def holdings(
-    args: argparse.Namespace, layout: Layout, folder: Path, dtype: jnp.dtype, layers: int | None
-) -> Sized:
+def holdings(args: argparse.Namespace, layout: Layout, dtype: jnp.dtype, layers: int | None) -> Sized:
     """The pair's shapes with so many of the target's layers (None: all). Raises InputError."""
     raws = []
     for place, name in ((args.target, KIMI), (args.drafter, KIMI_DRAFTER)):
@@ -202,14 +198,8 @@ def holdings(
         raws.append(dict(read_json(file)))
     target, drafter = raws
     if layers is not None:
-        target.get("text_config", target)["num_hidden_layers"] = layers
-        drafter["num_target_layers"] = layers
-        taps = drafter["dflash_config"]["target_layer_ids"]
-        drafter["dflash_config"]["target_layer_ids"] = [tap * (layers - 1) // max(taps) for tap in taps]
-    for name, raw in (("target", target), ("drafter", drafter)):
-        (folder / name).mkdir(exist_ok=True)
-        (folder / name / "config.json").write_text(json.dumps(raw), encoding="utf-8")
-    model, drafts, _ = abstract_pair(folder / "target", folder / "drafter", dtype)
+        target, drafter = random_weights.with_layers(target, drafter, layers)
+    model, drafts = random_weights.shapes(target, drafter, dtype)
     assert drafts is not None
     check(layout, model.config)
     check(layout, drafts.config)
@@ -242,42 +232,8 @@ def fitting(
 def filled(made: Sized, mesh: Mesh, model: Any, seed: int) -> Any:
     """The model with random weights, the same under every layout but stages, made where they belong."""
     form = stacked(model, made.layout) if is_staged(made.layout, model.config) else model
-    paths = jax.tree_util.tree_leaves_with_path(form)
     specs = jax.tree.leaves(parameter_specs(made.layout, form))
-    leaves = []
-    for (path, leaf), spec in zip(paths, specs, strict=True):
-        name = dotted(path)
-        key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
-        kind = next(kind for kind, pattern in KINDS.items() if re.search(pattern, name))
-        leaves.append(_maker(kind, leaf.shape, leaf.dtype, NamedSharding(mesh, spec))(key))
-    return jax.tree.unflatten(jax.tree.structure(form), leaves)
-
-
-KINDS = {
-    "words": r"\.weight_packed$",
-    "scales": r"\.weight_scale$",
-    "zeros": r"bias$",
-    "ones": r"norm",
-    "plain": "",
-}
-"""What random numbers an array gets: the first whose pattern its path holds."""
-
-
-@cache
-def _maker(kind: str, shape: tuple[int, ...], dtype: Any, where: NamedSharding) -> Callable:
-    def make(key: jax.Array) -> jax.Array:
-        if kind == "words":
-            return jax.lax.bitcast_convert_type(jax.random.bits(key, shape, jnp.uint32), jnp.int32)
-        if kind == "zeros":
-            return jnp.zeros(shape, dtype)
-        if kind == "ones":
-            return jnp.ones(shape, dtype)
-        if kind == "scales":
-            # Of nibbles from -8 to 7, so that a weight's deviation is one over the root of the width.
-            return jnp.full(shape, (32 * shape[-1]) ** -0.5 / 4.6, dtype)
-        return (jax.random.normal(key, shape, jnp.float32) * shape[-1] ** -0.5).astype(dtype)
-
-    return jax.jit(make, out_shardings=where)
+    return random_weights.filled(form, [NamedSharding(mesh, spec) for spec in specs], seed)
 
 
 def compared(made: Sized, mesh: Mesh, seed: int) -> dict[str, Any]:

@@ -1,0 +1,286 @@
+"""Time the rounds of a model on one device, with random weights, beside what its bandwidth allows.
+
+    python -m scripts.bench_round --model k2.6-tp8|qwen3-4b [--contexts N ...] [--json FILE] [--quick]
+
+k2.6-tp8 is what one of eight devices holds of Kimi K2.6 under tp8: the plain step and verify passes over
+random trees. qwen3-4b is a target of Qwen3-4B's sizes with its drafter: plain step, whole rounds as they
+ship, and their stages apart. A JSON line for every program as soon as it is measured, then how far the passes
+agree with the plain step, then a table.
+
+A time is a turn's share of a loop on the device, median of a few dispatches; the state is donated. The floor
+is what must be read (weights, of the experts those that were hit, committed keys and values) over the
+bandwidth, measured first. Kernels are those that a turn launches, counted in the compiled program. Random
+weights accept hardly any draft: times are those of real rounds, committed tokens are not.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+from rich.console import Console
+from rich.table import Table
+
+from jddtree.errors import InputError
+from jddtree.exactness import compare
+from jddtree.plan.compiled import summary
+from jddtree.state import Method
+from scripts.ceilings import ceilings
+from scripts.pair.command import run
+from scripts.pair.publish import write_json
+from scripts.random_weights import filled
+from scripts.round.kernels import kernels
+from scripts.round.models import NAMES, models
+from scripts.round.programs import Program, Ready, Setting, chain, distinct, empty, passes, rounds, stages
+
+DISPATCHES = 5
+"""After one that warms up."""
+
+FAR = {"float32": 1e-4, "bfloat16": 0.5}
+"""Relative distance of logits that rounding does not explain. In bfloat16 a near tie between experts that
+falls the other way moves a random model's logits a good deal; those of two tokens are about 1.4 apart.
+"""
+
+COMPILERS = 8
+"""Programs that are compiled at a time."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse(arguments)
+    made = models(args.model, args.layers, args.quick)
+    turns = 2 if args.quick else 16
+    settings = [Setting(made, context, turns) for context in args.contexts]
+    programs = [program for setting in settings for program in chosen(args, setting)]
+    bandwidth, _ = ceilings(args.quick)
+    device = jax.devices()[0]
+    about: dict[str, Any] = {"model": args.model, "layers": made.target.config.num_layers}
+    about |= {"device": device.device_kind, "jax": jax.__version__, "bytes_per_second": bandwidth}
+    print(json.dumps(about), flush=True)
+    place, began = SingleDeviceSharding(device), time.perf_counter()
+    pair = made.target, made.drafter
+    # Before anything is compiled: compiling may run trials on the device.
+    weights = jax.block_until_ready(filled(pair, [place] * len(jax.tree.leaves(pair)), args.seed))
+    weights = jax.tree.leaves(weights)
+    made_of = {"weight_bytes": sum(leaf.nbytes for leaf in weights), "seconds": time.perf_counter() - began}
+    print(json.dumps(made_of), flush=True)
+    report: dict[str, Any] = about | made_of | {"programs": [], "checks": []}
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        ready = list(pool.map(lambda program: program.compile(), programs))
+    found = {}
+    for program, each in zip(programs, ready, strict=True):
+        record, found[program.name, program.context, program.width] = measured(
+            program, each, weights, bandwidth
+        )
+        print(json.dumps(record), flush=True)
+        report["programs"].append(record)
+    check = checked_passes if made.drafter is None else checked_rounds
+    for setting in settings:
+        for record in check(setting, programs, ready, weights, found):
+            print(json.dumps(record), flush=True)
+            report["checks"].append(record)
+    if args.json:
+        write_json(args.json, report)
+    show(report)
+    if not all(record["sound"] for record in report["checks"]):
+        raise SystemExit(1)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The flags. Raises InputError."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", choices=NAMES, required=True)
+    add("--layers", type=int, help="of the target; default: all")
+    add("--contexts", type=int, nargs="+", help="tokens before a round; default: 1024, and 32768 of k2.6-tp8")
+    add("--widths", type=int, nargs="+", help="verify slots of k2.6-tp8; default: 1 9 17 33 65")
+    add("--budgets", type=int, nargs="+", help="nodes of qwen3-4b's trees; default: 16 64")
+    add("--seed", type=int, default=0)
+    add("--json", type=Path, help="write all figures")
+    add("--quick", action="store_true", help="toy sizes, to see that everything runs")
+    args = parser.parse_args(arguments)
+    if args.contexts is None:
+        args.contexts = [1024] if args.model == "qwen3-4b" or args.quick else [1024, 32_768]
+    args.widths = args.widths or ([1, 5] if args.quick else [1, 9, 17, 33, 65])
+    args.budgets = args.budgets or ([3] if args.quick else [16, 64])
+    for name in ("contexts", "widths", "budgets"):
+        values = sorted(set(getattr(args, name)))
+        if values[0] < 1:
+            raise InputError(f"--{name} must be 1 or more, not {values[0]}")
+        setattr(args, name, values)
+    if args.widths[0] > 1:
+        # The plain step is what the others are held to.
+        args.widths = [1, *args.widths]
+    return args
+
+
+def chosen(args: argparse.Namespace, setting: Setting) -> list[Program]:
+    """What is timed behind one context."""
+    if setting.models.drafter is None:
+        return [passes(setting, width) for width in args.widths]
+    block = setting.models.depth + 1
+    trees = {budget: Method.tree(block, budget) for budget in args.budgets}
+    found = [rounds(setting, "plain step", Method.plain()), rounds(setting, "chain", Method.chain(block))]
+    found += [rounds(setting, "tree", method) for method in trees.values()]
+    for index, method in enumerate(trees.values()):
+        # Drafting is the same for every budget.
+        found += stages(setting, method)[min(index, 1) :]
+    return [*found, empty(setting)]
+
+
+def measured(
+    program: Program, ready: Ready, weights: list[jax.Array], bandwidth: float
+) -> tuple[dict[str, Any], list[Any]]:
+    """The figures of a program, and what its dispatches gave, the first one included."""
+    carry, seconds, found = program.begin(), [], []
+    for _ in range(1 + DISPATCHES):
+        began = time.perf_counter()
+        carry, seen = jax.block_until_ready(ready.run(weights, carry))
+        seconds.append(time.perf_counter() - began)
+        found.append(jax.device_get(seen))
+    size, text = summary(ready.compiled), ready.compiled.as_text()
+    assert text is not None
+    milliseconds = 1e3 * statistics.median(seconds[1:]) / program.turns
+    read = program.bytes(found[1:])
+    floor = 1e3 * read / bandwidth
+    record: dict[str, Any] = {
+        "program": program.name,
+        "context": program.context,
+        "tokens": program.tokens,
+        "slots": program.width,
+        "ms": milliseconds,
+        "floor_ms": floor,
+        "times_floor": milliseconds / floor if floor else None,
+        "bytes": read,
+    }
+    if program.uniform is not None:
+        record["experts"] = distinct([experts for _, experts in found[1:]])
+        record["experts_if_uniform"] = program.uniform
+    record["kernels"] = kernels(text)
+    record |= {"compile_s": ready.seconds, "total_bytes": size["total"], "scratch_bytes": size["temporaries"]}
+    return record | {"implementations": ready.implementations}, found
+
+
+def checked_passes(
+    setting: Setting,
+    programs: list[Program],
+    ready: list[Ready],
+    weights: list[jax.Array],
+    found: dict[Any, Any],
+) -> list[dict[str, Any]]:
+    """Every pass over a chain of the plain steps' text against those steps: relative distance of the logits,
+    of the root's alone (another width, nothing else) and of all slots'.
+    """
+    steps = np.concatenate([logits[:, 0] for logits, _ in found["plain step", setting.context, 1]])
+    text = np.argmax(steps, axis=-1).tolist()
+    records = []
+    for program, each in zip(programs, ready, strict=True):
+        if program.context != setting.context or program.width == 1:
+            continue
+        state, _, logits, experts = program.begin()
+        anchor = int(state.tokens[0, setting.tokens])
+        carry = state, chain([anchor, *text], program.width), logits, experts
+        _, (ours, _) = jax.device_get(each.run(weights, carry))
+        theirs = steps[: program.width]
+        ours = ours[0, : len(theirs)]
+        distances = np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)
+        agree = np.argmax(ours, axis=-1) == np.argmax(theirs, axis=-1)
+        records.append(
+            {
+                "check": "a chain against plain steps",
+                "context": setting.context,
+                "slots": program.width,
+                "distance_root": float(distances[0]),
+                "distance": float(np.median(distances)),
+                "worst": float(np.max(distances)),
+                "same_likeliest": float(np.mean(agree)),
+                "sound": bool(np.max(distances) < FAR[setting.models.dtype.name]),
+            }
+        )
+    return records
+
+
+def checked_rounds(
+    setting: Setting,
+    programs: list[Program],
+    ready: list[Ready],
+    weights: list[jax.Array],
+    found: dict[Any, Any],
+) -> list[dict[str, Any]]:
+    """The texts of all rounds against the plain step's, and what a verify pass over a chain of the plain text
+    finds likeliest.
+    """
+    dtype = setting.models.dtype.name
+    plain, margins = written(found["plain step", setting.context, 1])
+    records = []
+    for program, each in zip(programs, ready, strict=True):
+        if program.context != setting.context or program.name not in ("chain", "tree", "verify"):
+            continue
+        kept = None
+        if program.name == "verify":
+            _, *rest = program.begin()
+            anchor = int(setting.state(Method.plain()).tokens[0, setting.tokens])
+            carry = chain([anchor, *plain], program.width), *rest
+            _, logits = jax.device_get(each.run(weights, carry))
+            ours = np.argmax(logits[0], axis=-1).tolist()
+        else:
+            reports = found[program.name, program.context, program.width]
+            ours, _ = written(reports)
+            kept = len(ours) / sum(len(report.kept) for report in reports)
+        shared = min(len(ours), len(plain))
+        seen = compare(ours[:shared], plain[:shared], margins[:shared])
+        records.append(
+            {
+                "check": program.name,
+                "context": setting.context,
+                "slots": program.width,
+                "tokens": shared,
+                "committed_a_round": kept,
+                "first_divergence": seen.first_divergence,
+                "gap": seen.gap,
+                "verdict": seen.verdict(dtype),
+                "sound": seen.equal or seen.is_tie(dtype),
+            }
+        )
+    return records
+
+
+def written(reports: list[Any]) -> tuple[list[int], list[float]]:
+    """The text that the rounds of some dispatches wrote, and by how much each token won."""
+    tokens, margins = [], []
+    for report in reports:
+        for index, kept in enumerate(report.kept[:, 0]):
+            tokens += report.tokens[index, 0, :kept].tolist()
+            margins += report.margins[index, 0, :kept].tolist()
+    return tokens, margins
+
+
+def show(report: dict[str, Any]) -> None:
+    """The tables on the terminal."""
+    table = Table(
+        *("program", "context", "slots", "ms", "floor", "x floor", "experts", "uniform"),
+        *("kernels", "compile s", "GB"),
+        title=f"{report['model']}, {report['layers']} layers, {report['device']}",
+    )
+    for each in report["programs"]:
+        times = f"{each['times_floor']:.2f}" if each["times_floor"] else ""
+        experts = [f"{each[key]:.1f}" if key in each else "" for key in ("experts", "experts_if_uniform")]
+        table.add_row(
+            *(each["program"], str(each["context"]), str(each["slots"]), f"{each['ms']:.3f}"),
+            *(f"{each['floor_ms']:.3f}", times, *experts, str(sum(each["kernels"].values()))),
+            *(f"{each['compile_s']:.1f}", f"{each['total_bytes'] / 1e9:.2f}"),
+        )
+    Console(width=110).print(table)
+    for each in report["checks"]:
+        print(", ".join(f"{key}: {value}" for key, value in each.items() if value is not None))
+
+
+if __name__ == "__main__":
+    run(main)
