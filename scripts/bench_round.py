@@ -18,6 +18,7 @@ import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rich.table import Table
 
 from jddtree.errors import InputError
 from jddtree.exactness import compare
+from jddtree.models.moe import tile_experts
 from jddtree.plan.compiled import summary
 from jddtree.state import Method
 from scripts.ceilings import ceilings
@@ -54,9 +56,6 @@ COMPILERS = 8
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     made = models(args.model, args.layers, args.quick)
-    turns = 2 if args.quick else 16
-    settings = [Setting(made, context, turns) for context in args.contexts]
-    programs = [program for setting in settings for program in chosen(args, setting)]
     bandwidth, _ = ceilings(args.quick)
     device = jax.devices()[0]
     about: dict[str, Any] = {"model": args.model, "layers": made.target.config.num_layers}
@@ -65,8 +64,13 @@ def main(arguments: list[str] | None = None) -> None:
     place, began = SingleDeviceSharding(device), time.perf_counter()
     pair = made.target, made.drafter
     # Before anything is compiled: compiling may run trials on the device.
-    weights = jax.block_until_ready(filled(pair, [place] * len(jax.tree.leaves(pair)), args.seed))
-    weights = jax.tree.leaves(weights)
+    pair = jax.block_until_ready(filled(pair, [place] * len(jax.tree.leaves(pair)), args.seed))
+    tile_experts(pair[0], made.dtype)
+    weights = jax.tree.leaves(pair)
+    made = replace(made, target=jax.eval_shape(lambda: pair[0]))
+    turns = 2 if args.quick else 16
+    settings = [Setting(made, context, turns) for context in args.contexts]
+    programs = [program for setting in settings for program in chosen(args, setting)]
     made_of = {"weight_bytes": sum(leaf.nbytes for leaf in weights), "seconds": time.perf_counter() - began}
     print(json.dumps(made_of), flush=True)
     report: dict[str, Any] = about | made_of | {"programs": [], "checks": []}

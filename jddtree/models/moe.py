@@ -120,7 +120,8 @@ class Experts(nnx.Module):
             read = [place(f"{name}.weight_packed") for name in ("gate_proj", "up_proj", "down_proj")]
             written = [place(name).spec for name in ("gate_up_tiles", "down_tiles")]
             pack = _pack_on_mesh(read[0].mesh, tuple(where.spec for where in read), tuple(written))
-        packed = pack(gate, up, down)
+        # Waited for: weights of layers to come, packed before these are let go, would fill the device.
+        packed = jax.block_until_ready(pack(gate, up, down))
         del self.gate_proj, self.up_proj, self.down_proj
         self.gate_up_tiles, self.down_tiles = nnx.Param(packed.gate_up), nnx.Param(packed.down)
 
