@@ -17,6 +17,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,9 @@ falls the other way moves a random model's logits a good deal; those of two toke
 COMPILERS = 8
 """Programs that are compiled at a time."""
 
+Found = dict[tuple[str, int], list[Any]]
+"""What the dispatches of a program gave, by its name and width."""
+
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
@@ -74,22 +78,13 @@ def main(arguments: list[str] | None = None) -> None:
     made_of = {"weight_bytes": sum(leaf.nbytes for leaf in weights), "seconds": time.perf_counter() - began}
     print(json.dumps(made_of), flush=True)
     report: dict[str, Any] = about | made_of | {"programs": [], "checks": []}
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        ready = list(pool.map(lambda program: program.compile(), programs))
-    found = {}
-    for program, each in zip(programs, ready, strict=True):
-        record, found[program.name, program.context, program.width] = measured(
-            program, each, weights, bandwidth
-        )
-        print(json.dumps(record), flush=True)
-        report["programs"].append(record)
-    check = checked_passes if made.drafter is None else checked_rounds
-    for setting in settings:
-        for record in check(setting, programs, ready, weights, found):
+    for context in args.contexts:
+        setting = Setting(made, context, turns=2 if args.quick else 16)
+        for kind, record in timed(setting, chosen(args, setting), weights, bandwidth):
             print(json.dumps(record), flush=True)
-            report["checks"].append(record)
-    if args.json:
-        write_json(args.json, report)
+            report[kind].append(record)
+        if args.json:
+            write_json(args.json, report)
     show(report)
     if not all(record["sound"] for record in report["checks"]):
         raise SystemExit(1)
@@ -123,6 +118,24 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         # The plain step is what the others are held to.
         args.widths = [1, *args.widths]
     return args
+
+
+def timed(
+    setting: Setting, programs: list[Program], weights: list[jax.Array], bandwidth: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The figures of all programs behind one context ("programs"), then how they agree ("checks")."""
+    # All before anything is timed, and the slowest first, so that none is left over at the end.
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        order = sorted(programs, key=lambda program: program.width, reverse=True)
+        compiling = {id(program): pool.submit(program.compile) for program in order}
+    ready = [compiling[id(program)].result() for program in programs]
+    found: Found = {}
+    for program, each in zip(programs, ready, strict=True):
+        record, found[program.name, program.width] = measured(program, each, weights, bandwidth)
+        yield "programs", record
+    check = checked_passes if setting.models.drafter is None else checked_rounds
+    for record in check(setting, programs, ready, weights, found):
+        yield "checks", record
 
 
 def chosen(args: argparse.Namespace, setting: Setting) -> list[Program]:
@@ -177,16 +190,15 @@ def checked_passes(
     programs: list[Program],
     ready: list[Ready],
     weights: list[jax.Array],
-    found: dict[Any, Any],
-) -> list[dict[str, Any]]:
+    found: Found,
+) -> Iterator[dict[str, Any]]:
     """Every pass over a chain of the plain steps' text against those steps: relative distance of the logits,
     of the root's alone (another width, nothing else) and of all slots'.
     """
-    steps = np.concatenate([logits[:, 0] for logits, _ in found["plain step", setting.context, 1]])
+    steps = np.concatenate([logits[:, 0] for logits, _ in found["plain step", 1]])
     text = np.argmax(steps, axis=-1).tolist()
-    records = []
     for program, each in zip(programs, ready, strict=True):
-        if program.context != setting.context or program.width == 1:
+        if program.width == 1:
             continue
         state, _, logits, experts = program.begin()
         anchor = int(state.tokens[0, setting.tokens])
@@ -196,19 +208,16 @@ def checked_passes(
         ours = ours[0, : len(theirs)]
         distances = np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)
         agree = np.argmax(ours, axis=-1) == np.argmax(theirs, axis=-1)
-        records.append(
-            {
-                "check": "a chain against plain steps",
-                "context": setting.context,
-                "slots": program.width,
-                "distance_root": float(distances[0]),
-                "distance": float(np.median(distances)),
-                "worst": float(np.max(distances)),
-                "same_likeliest": float(np.mean(agree)),
-                "sound": bool(np.max(distances) < FAR[setting.models.dtype.name]),
-            }
-        )
-    return records
+        yield {
+            "check": "a chain against plain steps",
+            "context": setting.context,
+            "slots": program.width,
+            "distance_root": float(distances[0]),
+            "distance": float(np.median(distances)),
+            "worst": float(np.max(distances)),
+            "same_likeliest": float(np.mean(agree)),
+            "sound": bool(np.max(distances) < FAR[setting.models.dtype.name]),
+        }
 
 
 def checked_rounds(
@@ -216,16 +225,15 @@ def checked_rounds(
     programs: list[Program],
     ready: list[Ready],
     weights: list[jax.Array],
-    found: dict[Any, Any],
-) -> list[dict[str, Any]]:
+    found: Found,
+) -> Iterator[dict[str, Any]]:
     """The texts of all rounds against the plain step's, and what a verify pass over a chain of the plain text
     finds likeliest.
     """
     dtype = setting.models.dtype.name
-    plain, margins = written(found["plain step", setting.context, 1])
-    records = []
+    plain, margins = written(found["plain step", 1])
     for program, each in zip(programs, ready, strict=True):
-        if program.context != setting.context or program.name not in ("chain", "tree", "verify"):
+        if program.name not in ("chain", "tree", "verify"):
             continue
         kept = None
         if program.name == "verify":
@@ -235,25 +243,22 @@ def checked_rounds(
             _, logits = jax.device_get(each.run(weights, carry))
             ours = np.argmax(logits[0], axis=-1).tolist()
         else:
-            reports = found[program.name, program.context, program.width]
+            reports = found[program.name, program.width]
             ours, _ = written(reports)
             kept = len(ours) / sum(len(report.kept) for report in reports)
         shared = min(len(ours), len(plain))
         seen = compare(ours[:shared], plain[:shared], margins[:shared])
-        records.append(
-            {
-                "check": program.name,
-                "context": setting.context,
-                "slots": program.width,
-                "tokens": shared,
-                "committed_a_round": kept,
-                "first_divergence": seen.first_divergence,
-                "gap": seen.gap,
-                "verdict": seen.verdict(dtype),
-                "sound": seen.equal or seen.is_tie(dtype),
-            }
-        )
-    return records
+        yield {
+            "check": program.name,
+            "context": setting.context,
+            "slots": program.width,
+            "tokens": shared,
+            "committed_a_round": kept,
+            "first_divergence": seen.first_divergence,
+            "gap": seen.gap,
+            "verdict": seen.verdict(dtype),
+            "sound": seen.equal or seen.is_tie(dtype),
+        }
 
 
 def written(reports: list[Any]) -> tuple[list[int], list[float]]:

@@ -87,14 +87,18 @@ def maker(kind: str, shape: tuple[int, ...], dtype: jnp.dtype, place: Sharding) 
 
     def make(key: jax.Array) -> jax.Array:
         if kind == "words":
-            return jax.lax.bitcast_convert_type(jax.random.bits(key, shape, jnp.uint32), jnp.int32)
+            words = jax.random.bits(key, shape, jnp.uint32)
+            # A nibble of 0 stands for -8, which has no counterpart: it becomes one for 0. With a mean of their
+            # own, weights would add the same to every token, layer by layer, and send all to few experts.
+            lowest = ~(words | words >> 1 | words >> 2 | words >> 3) & 0x11111111
+            return jax.lax.bitcast_convert_type(words | lowest << 3, jnp.int32)
         if kind == "zeros":
             return jnp.zeros(shape, dtype)
         if kind == "ones":
             return jnp.ones(shape, dtype)
         if kind == "scales":
-            # Of nibbles from -8 to 7, so that a weight's deviation is one over the root of the width.
-            return jnp.full(shape, (32 * shape[-1]) ** -0.5 / 4.6, dtype)
+            # Of nibbles from -7 to 7, so that a weight's deviation is one over the root of the width.
+            return jnp.full(shape, (32 * shape[-1]) ** -0.5 / 4.18, dtype)
         # Quieter embeddings would leave tokens alike, and so their experts; louder ones, where the head is
         # tied to them, would make every token its own successor.
         deviation = {"numbers": 1.0, "embedding": 0.1}.get(kind, shape[-1] ** -0.5)

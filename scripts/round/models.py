@@ -104,7 +104,7 @@ def models(name: str, layers: int | None, quick: bool) -> Models:
         depth = QWEN3_4B_DRAFTER["block_size"] - 1
         if quick:
             drafter["num_hidden_layers"] = 1
-            drafter["dflash_config"] = drafter["dflash_config"] | {"mask_token_id": 255}
+            drafter["dflash_config"] = QWEN3_4B_DRAFTER["dflash_config"] | {"mask_token_id": 255}
     if quick and layers is None:
         layers = 2
     if layers is not None:

@@ -146,7 +146,6 @@ class Setting:
 
 def rounds(setting: Setting, name: str, method: Method) -> Program:
     """Whole rounds in the loop that ships. Looks at the reports."""
-    request, cancel = setting.request(method.budget), np.zeros((1,), bool)
 
     def compile_() -> Ready:
         m = setting.models
@@ -157,6 +156,8 @@ def rounds(setting: Setting, name: str, method: Method) -> Program:
             dtype=m.dtype,
             rounds=setting.turns,
         )
+        given = setting.request(method.budget), np.zeros((1,), bool)
+        request, cancel = jax.device_put(given)
 
         def run(weights, carry):
             state, reports, _ = decoder.program(weights, request, carry, cancel)
@@ -437,7 +438,7 @@ def _looped(
 
         def run(weights, carry):
             if not held:
-                held.append(fixed())
+                held.append(jax.device_put(fixed()))
             carry = compiled(weights if weighty else [], held[0], carry, zero)
             return carry, look(carry)
 
