@@ -88,8 +88,8 @@ def maker(kind: str, shape: tuple[int, ...], dtype: jnp.dtype, place: Sharding) 
     def make(key: jax.Array) -> jax.Array:
         if kind == "words":
             words = jax.random.bits(key, shape, jnp.uint32)
-            # A nibble of 0 stands for -8, which has no counterpart: it becomes one for 0. With a mean of their
-            # own, weights would add the same to every token, layer by layer, and send all to few experts.
+            # A nibble of 0 stands for -8, which has no counterpart: it becomes that for 0. With a mean of
+            # their own, weights would add the same to every token, and send all to few experts.
             lowest = ~(words | words >> 1 | words >> 2 | words >> 3) & 0x11111111
             return jax.lax.bitcast_convert_type(words | lowest << 3, jnp.int32)
         if kind == "zeros":
