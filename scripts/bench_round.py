@@ -72,9 +72,6 @@ def main(arguments: list[str] | None = None) -> None:
     tile_experts(pair[0], made.dtype)
     weights = jax.tree.leaves(pair)
     made = replace(made, target=jax.eval_shape(lambda: pair[0]))
-    turns = 2 if args.quick else 16
-    settings = [Setting(made, context, turns) for context in args.contexts]
-    programs = [program for setting in settings for program in chosen(args, setting)]
     made_of = {"weight_bytes": sum(leaf.nbytes for leaf in weights), "seconds": time.perf_counter() - began}
     print(json.dumps(made_of), flush=True)
     report: dict[str, Any] = about | made_of | {"programs": [], "checks": []}

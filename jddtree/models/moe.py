@@ -139,8 +139,10 @@ def tile_experts(
     """Repack the INT4 experts of a model that computes in ``dtype``, a layer at a time, where a kernel for
     this device reads tiles. ``place`` gives, over a mesh, where the array at a dotted path lies.
     """
-    for path, module in list(nnx.iter_modules(model)):
-        if not isinstance(module, Experts) or not mosaic.supports(dtype, module.rounding):
+    # Only these are kept while the loop runs: a list of all modules would keep the weights that are let go.
+    found = [(path, module) for path, module in nnx.iter_modules(model) if isinstance(module, Experts)]
+    for path, module in found:
+        if not mosaic.supports(dtype, module.rounding):
             continue
         if not all(isinstance(weight, Int4) for weight in module.stored()):
             continue
