@@ -15,11 +15,12 @@ weights accept hardly any draft: times are those of real rounds, committed token
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +51,15 @@ FAR = {"float32": 1e-4, "bfloat16": 0.5}
 falls the other way moves a random model's logits a good deal; those of two tokens are about 1.4 apart.
 """
 
-COMPILERS = 8
-"""Programs that are compiled at a time."""
-
-Found = dict[tuple[str, int], list[Any]]
-"""What the dispatches of a program gave, by its name and width."""
-
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     made = models(args.model, args.layers, args.quick)
     bandwidth, _ = ceilings(args.quick)
     device = jax.devices()[0]
-    about: dict[str, Any] = {"model": args.model, "layers": made.target.config.num_layers}
-    about |= {"device": device.device_kind, "jax": jax.__version__, "bytes_per_second": bandwidth}
-    print(json.dumps(about), flush=True)
+    device_facts: dict[str, Any] = {"model": args.model, "layers": made.target.config.num_layers}
+    device_facts |= {"device": device.device_kind, "jax": jax.__version__, "bytes_per_second": bandwidth}
+    print(json.dumps(device_facts), flush=True)
     place, began = SingleDeviceSharding(device), time.perf_counter()
     pair = made.target, made.drafter
     # Before anything is compiled: compiling may run trials on the device.
@@ -74,16 +69,18 @@ def main(arguments: list[str] | None = None) -> None:
     made = replace(made, target=jax.eval_shape(lambda: pair[0]))
     made_of = {"weight_bytes": sum(leaf.nbytes for leaf in weights), "seconds": time.perf_counter() - began}
     print(json.dumps(made_of), flush=True)
-    report: dict[str, Any] = about | made_of | {"programs": [], "checks": []}
-    for context in args.contexts:
-        setting = Setting(made, context, turns=2 if args.quick else 16)
-        for kind, record in timed(setting, chosen(args, setting), weights, bandwidth):
+    report: dict[str, Any] = device_facts | made_of | {"programs": [], "failures": [], "checks": []}
+    settings = [Setting(made, context, turns=2 if args.quick else 16) for context in args.contexts]
+    programs = [chosen(args, setting) for setting in settings]
+    ready = compiled([program for each in programs for program in each])
+    for setting, behind in zip(settings, programs, strict=True):
+        for kind, record in timed(setting, behind, ready, weights, bandwidth):
             print(json.dumps(record), flush=True)
             report[kind].append(record)
         if args.json:
             write_json(args.json, report)
     show(report)
-    if not all(record["sound"] for record in report["checks"]):
+    if report["failures"] or not all(record["sound"] for record in report["checks"]):
         raise SystemExit(1)
 
 
@@ -117,22 +114,68 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return args
 
 
+def compiled(programs: list[Program]) -> dict[int, Ready | str]:
+    """By the programs' ``id``: them, ready to run, or why they are not.
+
+    All are compiled before any is timed, side by side, the slowest first so that none is left over.
+    """
+
+    def one(program: Program) -> Ready | str:
+        try:
+            return program.compile()
+        except jax.errors.JaxRuntimeError as error:
+            return f"not compiled: {str(error).splitlines()[0]}"
+
+    order = sorted(programs, key=lambda program: program.width, reverse=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return {id(program): each for program, each in zip(order, pool.map(one, order), strict=True)}
+
+
 def timed(
-    setting: Setting, programs: list[Program], weights: list[jax.Array], bandwidth: float
+    setting: Setting,
+    programs: list[Program],
+    ready: dict[int, Ready | str],
+    weights: list[jax.Array],
+    bandwidth: float,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The figures of all programs behind one context ("programs"), then how they agree ("checks")."""
-    # All before anything is timed, and the slowest first, so that none is left over at the end.
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        order = sorted(programs, key=lambda program: program.width, reverse=True)
-        compiling = {id(program): pool.submit(program.compile) for program in order}
-    ready = [compiling[id(program)].result() for program in programs]
-    found: Found = {}
-    for program, each in zip(programs, ready, strict=True):
-        record, found[program.name, program.width] = measured(program, each, weights, bandwidth)
-        yield "programs", record
-    check = checked_passes if setting.models.drafter is None else checked_rounds
-    for record in check(setting, programs, ready, weights, found):
-        yield "checks", record
+    ran: list[Ran] = []
+    for program in programs:
+        each = ready[id(program)]
+        if isinstance(each, Ready):
+            try:
+                record, given = measured(program, each, weights, bandwidth)
+            except jax.errors.JaxRuntimeError as error:
+                each = f"not run: {str(error).splitlines()[0]}"
+            else:
+                ran.append(Ran(program, each, given))
+                yield "programs", record
+        if isinstance(each, str):
+            yield "failures", about(program) | {"failure": each}
+    plain = next((each for each in ran if each.program.name == "plain step"), None)
+    if plain is not None:
+        check = checked_passes if setting.models.drafter is None else checked_rounds
+        for record in check(setting, plain, ran, weights):
+            yield "checks", record
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program, and what its dispatches gave, the first one included."""
+
+    program: Program
+    ready: Ready
+    given: list[Any]
+
+
+def about(program: Program) -> dict[str, Any]:
+    """Which one it is."""
+    return {
+        "program": program.name,
+        "context": program.context,
+        "tokens": program.tokens,
+        "slots": program.width,
+    }
 
 
 def chosen(args: argparse.Namespace, setting: Setting) -> list[Program]:
@@ -164,11 +207,7 @@ def measured(
     milliseconds = 1e3 * statistics.median(seconds[1:]) / program.turns
     read = program.bytes(found[1:])
     floor = 1e3 * read / bandwidth
-    record: dict[str, Any] = {
-        "program": program.name,
-        "context": program.context,
-        "tokens": program.tokens,
-        "slots": program.width,
+    record = about(program) | {
         "ms": milliseconds,
         "floor_ms": floor,
         "times_floor": milliseconds / floor if floor else None,
@@ -183,24 +222,21 @@ def measured(
 
 
 def checked_passes(
-    setting: Setting,
-    programs: list[Program],
-    ready: list[Ready],
-    weights: list[jax.Array],
-    found: Found,
+    setting: Setting, plain: Ran, ran: list[Ran], weights: list[jax.Array]
 ) -> Iterator[dict[str, Any]]:
     """Every pass over a chain of the plain steps' text against those steps: relative distance of the logits,
     of the root's alone (another width, nothing else) and of all slots'.
     """
-    steps = np.concatenate([logits[:, 0] for logits, _ in found["plain step", 1]])
+    steps = np.concatenate([logits[:, 0] for logits, _ in plain.given])
     text = np.argmax(steps, axis=-1).tolist()
-    for program, each in zip(programs, ready, strict=True):
+    for each in ran:
+        program = each.program
         if program.width == 1:
             continue
         state, _, logits, experts = program.begin()
         anchor = int(state.tokens[0, setting.tokens])
         carry = state, chain([anchor, *text], program.width), logits, experts
-        _, (ours, _) = jax.device_get(each.run(weights, carry))
+        _, (ours, _) = jax.device_get(each.ready.run(weights, carry))
         theirs = steps[: program.width]
         ours = ours[0, : len(theirs)]
         distances = np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)
@@ -218,33 +254,29 @@ def checked_passes(
 
 
 def checked_rounds(
-    setting: Setting,
-    programs: list[Program],
-    ready: list[Ready],
-    weights: list[jax.Array],
-    found: Found,
+    setting: Setting, plain: Ran, ran: list[Ran], weights: list[jax.Array]
 ) -> Iterator[dict[str, Any]]:
     """The texts of all rounds against the plain step's, and what a verify pass over a chain of the plain text
     finds likeliest.
     """
     dtype = setting.models.dtype.name
-    plain, margins = written(found["plain step", 1])
-    for program, each in zip(programs, ready, strict=True):
+    text, margins = written(plain.given)
+    for each in ran:
+        program = each.program
         if program.name not in ("chain", "tree", "verify"):
             continue
         kept = None
         if program.name == "verify":
             _, *rest = program.begin()
             anchor = int(setting.state(Method.plain()).tokens[0, setting.tokens])
-            carry = chain([anchor, *plain], program.width), *rest
-            _, logits = jax.device_get(each.run(weights, carry))
+            carry = chain([anchor, *text], program.width), *rest
+            _, logits = jax.device_get(each.ready.run(weights, carry))
             ours = np.argmax(logits[0], axis=-1).tolist()
         else:
-            reports = found[program.name, program.width]
-            ours, _ = written(reports)
-            kept = len(ours) / sum(len(report.kept) for report in reports)
-        shared = min(len(ours), len(plain))
-        seen = compare(ours[:shared], plain[:shared], margins[:shared])
+            ours, _ = written(each.given)
+            kept = len(ours) / sum(len(report.kept) for report in each.given)
+        shared = min(len(ours), len(text))
+        seen = compare(ours[:shared], text[:shared], margins[:shared])
         yield {
             "check": program.name,
             "context": setting.context,
@@ -284,7 +316,7 @@ def show(report: dict[str, Any]) -> None:
             *(f"{each['compile_s']:.1f}", f"{each['total_bytes'] / 1e9:.2f}"),
         )
     Console(width=110).print(table)
-    for each in report["checks"]:
+    for each in (*report["failures"], *report["checks"]):
         print(", ".join(f"{key}: {value}" for key, value in each.items() if value is not None))
 
 
