@@ -55,6 +55,8 @@ falls the other way moves a random model's logits a good deal; those of two toke
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     made = models(args.model, args.layers, args.quick)
+    if args.contexts[-1] > made.target.config.max_position:
+        raise InputError(f"--contexts: {args.model} has {made.target.config.max_position} positions")
     bandwidth, _ = ceilings(args.quick)
     device = jax.devices()[0]
     device_facts: dict[str, Any] = {"model": args.model, "layers": made.target.config.num_layers}

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from pallas_kernels import dispatch
@@ -58,3 +60,10 @@ def test_collections_nest_and_end():
     dispatch.call("third", order, None, 1, scale=1)
     assert outer == {"first": "plain", "second": "plain"}
     assert inner == {"second": "plain"}
+
+
+def test_what_another_thread_traces_is_not_collected():
+    order = (("plain", doubles),)
+    with dispatch.traced_kernels() as ran, ThreadPoolExecutor(1) as pool:
+        assert pool.submit(dispatch.call, "other", order, None, 1, scale=1).result() == 2
+    assert ran == {}
