@@ -306,7 +306,7 @@ def _between_devices(decoder: Decoder, tasks: Sequence[Task], folder: Path) -> f
         e for e in events if e.get("ph") == "X" and e["pid"] in on_gpu and "hlo_op" in e.get("args", {})
     ]
     busy = sum(e["dur"] for e in kernels)
-    # By operation, which may be fused with what follows: NCCL has no part in small sums, XLA's own kernels do.
+    # By operation: small sums run in kernels of XLA's own, fused with what follows them.
     exchange = re.compile(r"psum|pmin|pmax|ppermute|all-|collective-|reduce-scatter")
     between = [e["dur"] for e in kernels if exchange.match(e["args"]["hlo_op"])]
     return sum(between) / busy if busy else None

@@ -10,12 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import dispatch
-from pallas_kernels.tree_attention import reference, triton
+from pallas_kernels.tree_attention import mosaic, reference, triton
 
-IMPLEMENTATIONS = (("triton", triton.tree_attention), ("xla", reference.tree_attention))
+IMPLEMENTATIONS = (
+    ("mosaic_gpu", mosaic.tree_attention),
+    ("triton", triton.tree_attention),
+    ("xla", reference.tree_attention),
+)
 
 WIDE = 256
-"""Wider keys go to XLA first, which is faster with them (BENCHMARKS.md, "kernels on one H200")."""
+"""Wider keys go to XLA before Triton: it is faster with them (BENCHMARKS.md, "kernels on one H200")."""
+
+WIDE_ORDER = (IMPLEMENTATIONS[0], IMPLEMENTATIONS[2], IMPLEMENTATIONS[1])
 
 
 def tree_attention(
@@ -52,7 +58,7 @@ def tree_attention(
     """
     return dispatch.call(
         "tree_attention",
-        IMPLEMENTATIONS if q.shape[-1] <= WIDE else IMPLEMENTATIONS[::-1],
+        IMPLEMENTATIONS if q.shape[-1] <= WIDE else WIDE_ORDER,
         implementation,
         q,
         prefix_k,

@@ -1,0 +1,87 @@
+"""Attention to wide latents on Hopper (`mosaic_kernel`): what the kernel takes, and what is around it."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.tree_attention.reference import unpack_mask
+
+VALUES, REST = 512, 64
+"""Channels of a latent key that are its value, and those behind them."""
+
+ROWS = 64
+"""Query rows a program."""
+
+KEYS = 64
+"""Keys a tile."""
+
+SHORTEST = 128
+"""Cache slots that a split must be worth."""
+
+HIDDEN = -1e30
+"""Score of a key that is not seen: infinity less infinity would be no number."""
+
+
+def tree_attention(
+    q: jax.Array,
+    prefix_k: jax.Array,
+    prefix_v: jax.Array | None,
+    block_k: jax.Array,
+    block_v: jax.Array | None,
+    lengths: jax.Array,
+    mask: jax.Array,
+    *,
+    scale: float,
+    lower: jax.Array | None,
+    value_width: int | None,
+) -> jax.Array:
+    """See `pallas_kernels.tree_attention.api.tree_attention`.
+
+    Raises NotImplementedError off Hopper, for anything but bfloat16 latents of 512 + 64 channels, for windows
+    and for caches that are no multiple of 64 slots.
+    """
+    if prefix_v is not None or (value_width, q.shape[-1]) != (VALUES, VALUES + REST) or lower is not None:
+        raise NotImplementedError(f"takes latents of {VALUES} + {REST} channels, without windows")
+    if {array.dtype for array in (q, prefix_k, block_k)} != {jnp.dtype(jnp.bfloat16)}:
+        raise NotImplementedError(f"takes bfloat16, not {q.dtype}")
+    if prefix_k.shape[1] % KEYS:
+        raise NotImplementedError(f"{prefix_k.shape[1]} cache slots are no multiple of {KEYS}")
+    device = jax.local_devices()[0]
+    if jax.default_backend() != "gpu" or getattr(device, "compute_capability", "") != "9.0":
+        raise NotImplementedError("a kernel for Hopper GPUs")
+    # Imported late: where there is no GPU, Pallas may have no Mosaic either.
+    from pallas_kernels.tree_attention.mosaic_kernel import attend_split
+
+    programs = -(-q.shape[1] * q.shape[2] // ROWS) * q.shape[0]
+    splits = max(1, min(getattr(device, "core_count", 132) // programs - 1, prefix_k.shape[1] // SHORTEST))
+    return merged(q, prefix_k, block_k, lengths, mask, scale, splits, attend_split)
+
+
+def merged(
+    q: jax.Array,
+    prefix_k: jax.Array,
+    block_k: jax.Array,
+    lengths: jax.Array,
+    mask: jax.Array,
+    scale: float,
+    splits: int,
+    attend_split: Callable,
+) -> jax.Array:
+    """The whole attention around ``attend_split`` (see `mosaic_kernel.attend_split`)."""
+    B, N, H, width = q.shape
+    rows, columns = -N * H % ROWS, -N % KEYS
+    queries = jnp.pad(q.reshape(B, N * H, width), ((0, 0), (0, rows), (0, 0)))
+    # A tile of keys is multiplied with what is not seen too, where 0 * NaN would be NaN: a key that has gone
+    # wrong shows it in the channels that are no value.
+    values = jnp.where(jnp.isnan(block_k), 0, block_k)[..., :VALUES]
+    wrong = jnp.sum(block_k * 0, axis=-1, keepdims=True)
+    block = jnp.concatenate([values, block_k[..., VALUES:] + wrong], axis=-1)[:, :, 0]
+    block = jnp.pad(block, ((0, 0), (0, columns), (0, 0)))
+    seen = jnp.repeat(unpack_mask(mask, N), H, axis=1)
+    bias = jnp.where(seen, 0.0, HIDDEN).astype(jnp.float32)
+    bias = jnp.pad(bias, ((0, 0), (0, rows), (0, columns)), constant_values=HIDDEN)
+    parts, lse = attend_split(queries, prefix_k[:, :, 0], block, bias, lengths, scale=scale, splits=splits)
+    shares = jnp.exp(lse - jnp.max(lse, axis=1, keepdims=True))
+    out = jnp.einsum("bsr,bsrv->brv", shares, parts.astype(jnp.float32)) / jnp.sum(shares, axis=1)[..., None]
+    return out[:, : N * H].reshape(B, N, H, VALUES).astype(q.dtype)

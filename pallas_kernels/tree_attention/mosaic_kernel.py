@@ -1,0 +1,195 @@
+"""Attention to wide latents (MLA) on Hopper: one tile of keys serves as values too and is read once.
+
+A program takes 64 query rows (slots x heads) and a split of the committed prefix, or the block of new slots.
+Two warpgroups hold the sums of one half of the value channels each, which fill their registers; both multiply
+the queries with the whole keys, so that neither waits for the other. A third one copies tiles of 64 keys
+ahead. Splits are merged by their log-sum-exp (`mosaic`).
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.tree_attention.mosaic import HIDDEN, KEYS, REST, ROWS, VALUES
+
+PART = VALUES // 2
+"""Value channels a warpgroup."""
+
+STAGES = 2
+
+
+@functools.partial(jax.jit, static_argnames=("scale", "splits"))
+def attend_split(
+    q: jax.Array,
+    prefix: jax.Array,
+    block: jax.Array,
+    bias: jax.Array,
+    lengths: jax.Array,
+    *,
+    scale: float,
+    splits: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Attention of every query row to each split of the prefix, and to the block, apart.
+
+    Args:
+      q: bfloat16 [B, R, 512 + 64], R a multiple of 64.
+      prefix: bfloat16 [B, S, 512 + 64], S a multiple of 64; row b sees the first lengths[b] slots.
+      block: bfloat16 [B, C, 512 + 64], C a multiple of 64.
+      bias: float32 [B or 1, R, C]: `HIDDEN` where a block's key is not seen, else 0.
+      lengths: [B] int32.
+      scale: multiplies the scores. splits: programs that share out a row's prefix.
+
+    Returns:
+      bfloat16 [B, splits + 1, R, 512] normalised outputs, the block's last, and their log-sum-exp, float32
+      [B, splits + 1, R]; zeros and -inf for a split that nothing of the prefix falls to.
+    """
+    B, R, _ = q.shape
+    block_tiles = block.shape[1] // KEYS
+    to_log2 = math.log2(math.e)
+
+    def kernel(q_ref, prefix_ref, block_ref, bias_ref, length_ref, out_ref, lse_ref, *scratch):
+        q_s, q_rest_s, k_s, k_rest_s, lse_s, q_bar, full, free = scratch
+        rows, split, batch = (lax.axis_index(name) for name in ("rows", "split", "batch"))
+        group = lax.axis_index("group")
+        own = pl.ds(rows * ROWS, ROWS)
+        is_block = split == splits
+        length = length_ref[batch]
+        tiles = lax.div(length + (KEYS - 1), KEYS)
+        each = lax.div(tiles + (splits - 1), splits)
+        first = split * each
+        prefix_count = jnp.where(is_block, 0, jnp.clip(tiles - first, 0, each))
+        block_count = jnp.where(is_block, block_tiles, 0)
+
+        @pl.when(group == 2)
+        def _():
+            plgpu.set_max_registers(40, action="decrease")
+            for part in range(2):
+                channels = pl.ds(part * PART, PART)
+                plgpu.copy_gmem_to_smem(q_ref.at[batch, own, channels], q_s.at[part], q_bar)
+            plgpu.copy_gmem_to_smem(q_ref.at[batch, own, pl.ds(VALUES, REST)], q_rest_s, q_bar)
+
+            def fetch(source, tile, slot):
+                keys = pl.ds(tile * KEYS, KEYS)
+                for part in range(2):
+                    channels = pl.ds(part * PART, PART)
+                    plgpu.copy_gmem_to_smem(
+                        source.at[batch, keys, channels], k_s.at[slot, part], full.at[slot]
+                    )
+                plgpu.copy_gmem_to_smem(
+                    source.at[batch, keys, pl.ds(VALUES, REST)], k_rest_s.at[slot], full.at[slot]
+                )
+
+            for source, start, count in ((prefix_ref, first, prefix_count), (block_ref, 0, block_count)):
+
+                @pl.loop(0, count)
+                def _(turn, source=source, start=start):
+                    slot = lax.rem(turn, STAGES)
+
+                    @pl.when(turn >= STAGES)
+                    def _():
+                        plgpu.barrier_wait(free.at[slot])
+
+                    fetch(source, start + turn, slot)
+
+        @pl.when(group < 2)
+        def _():
+            plgpu.set_max_registers(232, action="increase")
+            plgpu.barrier_wait(q_bar)
+            column = plgpu.broadcasted_iota(jnp.int32, (ROWS, KEYS), 1, layout=plgpu.Layout.WGMMA)
+
+            def add_tile(turn, carry, in_block: bool):
+                sums, peak, total = carry
+                slot = lax.rem(turn, STAGES)
+                plgpu.barrier_wait(full.at[slot])
+
+                def products(accumulator):
+                    for part in range(2):
+                        plgpu.wgmma(accumulator, q_s.at[part], k_s.at[slot, part].T)
+                    plgpu.wgmma(accumulator, q_rest_s, k_rest_s.at[slot].T)
+                    return accumulator[...]
+
+                scores = pl.run_scoped(products, plgpu.ACC((ROWS, KEYS)))
+                if in_block:
+                    keys = pl.ds(turn * KEYS, KEYS)
+                    added = plgpu.load(
+                        bias_ref,
+                        (batch if bias.shape[0] > 1 else 0, own, keys),
+                        layout=plgpu.Layout.WGMMA,
+                        optimized=False,
+                    )
+                    scores = jnp.where(added < 0, HIDDEN, scores * (scale * to_log2))
+                else:
+                    seen = column < length - (first + turn) * KEYS
+                    scores = jnp.where(seen, scores * (scale * to_log2), HIDDEN)
+                higher = jnp.maximum(peak, scores.max(axis=1))
+                shrink = jnp.exp2(peak - higher)
+                weights = jnp.exp2(scores - lax.broadcast_in_dim(higher, scores.shape, [0]))
+                total = total * shrink + weights.sum(axis=1)
+                sums = sums * lax.broadcast_in_dim(shrink, sums.shape, [0])
+                weights = weights.astype(jnp.bfloat16)
+
+                def add(accumulator):
+                    plgpu.wgmma(accumulator, weights, k_s.at[slot, group])
+
+                sums = pl.run_state(add)(plgpu.ACC.init(sums))
+                plgpu.barrier_arrive(free.at[slot])
+                return sums, higher, total
+
+            by_row = plgpu.Layout.WGMMA.reduce(1)
+            carry = (
+                plgpu.layout_cast(jnp.zeros((ROWS, PART), jnp.float32), plgpu.Layout.WGMMA),
+                plgpu.layout_cast(jnp.full((ROWS,), HIDDEN, jnp.float32), by_row),
+                plgpu.layout_cast(jnp.zeros((ROWS,), jnp.float32), by_row),
+            )
+            carry = lax.fori_loop(0, prefix_count, functools.partial(add_tile, in_block=False), carry)
+            carry = lax.fori_loop(0, block_count, functools.partial(add_tile, in_block=True), carry)
+            sums, peak, total = carry
+            something = total > 0
+            share = jnp.where(something, 1.0 / jnp.where(something, total, 1.0), 0.0)
+            q_s[group] = (sums * lax.broadcast_in_dim(share, sums.shape, [0])).astype(jnp.bfloat16)
+            in_log2 = peak + jnp.log(jnp.where(something, total, 1.0)) * to_log2
+            lse = jnp.where(something, in_log2 / to_log2, -jnp.inf)
+
+            @pl.when(group == 0)
+            def _():
+                lse_s[...] = lse
+
+            plgpu.commit_smem()
+            channels = pl.ds(group * PART, PART)
+            plgpu.copy_smem_to_gmem(q_s.at[group], out_ref.at[batch, split, own, channels])
+
+            @pl.when(group == 0)
+            def _():
+                plgpu.copy_smem_to_gmem(lse_s, lse_ref.at[batch, split, own])
+
+            plgpu.wait_smem_to_gmem(0)
+
+    tiled = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+    return plgpu.kernel(
+        kernel,
+        out_type=(
+            jax.ShapeDtypeStruct((B, splits + 1, R, VALUES), jnp.bfloat16),
+            jax.ShapeDtypeStruct((B, splits + 1, R), jnp.float32),
+        ),
+        scratch_types=[
+            plgpu.SMEM((2, ROWS, PART), jnp.bfloat16, transforms=tiled),
+            plgpu.SMEM((ROWS, REST), jnp.bfloat16, transforms=tiled),
+            plgpu.SMEM((STAGES, 2, KEYS, PART), jnp.bfloat16, transforms=tiled),
+            plgpu.SMEM((STAGES, KEYS, REST), jnp.bfloat16, transforms=tiled),
+            plgpu.SMEM((ROWS,), jnp.float32),
+            plgpu.Barrier(num_arrivals=3),
+            plgpu.Barrier(num_arrivals=3, num_barriers=STAGES),
+            plgpu.Barrier(num_arrivals=2, num_barriers=STAGES),
+        ],
+        grid=(R // ROWS, splits + 1, B),
+        grid_names=("rows", "split", "batch"),
+        num_threads=3,
+        thread_name="group",
+        kernel_name="latent_attention",
+        compiler_params=plgpu.CompilerParams(approx_math=True),
+    )(q, prefix, block, bias, lengths)
