@@ -5,10 +5,11 @@
 Prints a JSON line for every case and implementation, then a table. The floor is the larger of the bytes that
 must be read over the bandwidth and the operations over the matrix rate; both rates are measured first. What
 fits the second-level cache can beat it. A time is the median of a few loops on the device, a call's share of
-one loop; the case "empty loop" is what a turn costs before it does anything, and is in every time. The error
-is relative to the reference in float32 at the highest precision: the norm of the difference over the norm,
-for top-k the share of ids that differ. With --trials other tile sizes of the fused attention are timed too,
-with --quick everything runs at toy size.
+one loop that makes four calls a turn; the case "empty loop" is what a call costs before it does anything, and
+is in every time. Every call of the experts goes to others, and the bytes are those of the different ones that
+a call hits. The error is relative to the reference in float32 at the highest precision: the norm of the
+difference over the norm, for top-k the share of ids that differ. With --trials other tile sizes of the fused
+attention are timed too, with --quick everything runs at toy size.
 """
 
 import argparse
@@ -28,6 +29,10 @@ from rich.console import Console
 from rich.table import Table
 
 from jddtree.errors import InputError
+from pallas_kernels.grouped_matmul import api as grouped_matmul
+from pallas_kernels.grouped_matmul import cases
+from pallas_kernels.grouped_matmul.reference import expert_mlp
+from pallas_kernels.grouped_matmul.tiles import ExpertTiles, pack
 from pallas_kernels.top_k import api as top_k
 from pallas_kernels.tree_attention import api as tree_attention
 from pallas_kernels.tree_attention import reference
@@ -37,6 +42,9 @@ from scripts.ceilings import ceilings
 from scripts.pair.command import run
 
 LOOPS = 5
+
+CALLS = 4
+"""Calls a turn."""
 
 TRIALS = {
     "bundled target": (
@@ -69,7 +77,8 @@ TRIALS = {
 class Program:
     """One implementation of one case.
 
-    ``function`` maps ``arrays`` to a pytree; ``wanted`` returns the right answer, ``error`` compares the two.
+    ``function`` maps ``arrays`` to a pytree; ``wanted`` returns the right answer for the last call of a loop,
+    ``error`` compares the two. ``step`` is added to the first array from each call to the next.
     """
 
     case: str
@@ -80,6 +89,7 @@ class Program:
     operations: float
     wanted: Callable[[], Any]
     error: Callable[[Any, Any], float]
+    step: int = 0
 
 
 @dataclass
@@ -96,12 +106,12 @@ class Row:
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
-    programs = chosen(args.only, args.trials, args.quick)
+    turns = 1 if args.quick else 16
+    programs = chosen(args.only, args.trials, args.quick, turns)
     bandwidth, rate = ceilings(args.quick)
     device = jax.devices()[0]
     about = {"device": device.device_kind, "jax": jax.__version__, "bytes_per_second": bandwidth}
     print(json.dumps(about | {"operations_per_second": rate}), flush=True)
-    turns = 2 if args.quick else 64
     with ThreadPoolExecutor(max_workers=8) as pool:
         # All before anything is timed: compiling may run trials on the device.
         for wanted in dict.fromkeys(program.wanted for program in programs):
@@ -131,7 +141,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def chosen(only: str | None, trials: bool, quick: bool) -> list[Program]:
+def chosen(only: str | None, trials: bool, quick: bool, turns: int) -> list[Program]:
     """Programs of the cases whose name holds ``only``. Raises InputError if there is none."""
     attention = [shrunk(case) if quick else case for case in TIMED]
     logits = ((7, 6144, 16), (7, 6144, 64), (15, 151_936, 16), (15, 151_936, 64))
@@ -139,6 +149,9 @@ def chosen(only: str | None, trials: bool, quick: bool) -> list[Program]:
     for rows, width, k in logits:
         name = f"top-{k} of {rows} x {width}"
         names[name] = functools.partial(top_k_programs, name, rows, 512 if quick else width, k)
+    for case in cases.TIMED:
+        sized = replace(case, hidden=128, inner=64, experts=16) if quick else case
+        names[case.name] = functools.partial(expert_programs, sized, turns)
     names["empty loop"] = empty_loop
     taken = [name for name in names if only is None or only in name]
     if not taken:
@@ -239,6 +252,64 @@ def top_k_programs(name: str, rows: int, width: int, k: int) -> list[Program]:
     return [program(implementation) for implementation, _ in top_k.IMPLEMENTATIONS]
 
 
+@functools.cache
+def random_experts(count: int, inner: int, hidden: int) -> tuple[grouped_matmul.Experts, ExpertTiles]:
+    """The same INT4 experts as published and as tiles."""
+    keys = iter(jax.random.split(jax.random.key(7), 3))
+
+    def projection(out: int, inputs: int) -> grouped_matmul.Int4:
+        bits = jax.random.bits(next(keys), (count, out, inputs // 8), jnp.uint32)
+        scale = jnp.full((count, out, inputs // 32), 0.2 * inputs**-0.5, jnp.bfloat16)
+        return grouped_matmul.Int4(jax.lax.bitcast_convert_type(bits, jnp.int32), scale)
+
+    sizes = ((inner, hidden), (inner, hidden), (hidden, inner))
+    published = grouped_matmul.Experts(*(projection(*size) for size in sizes))
+    return published, jax.jit(pack)(*published)
+
+
+def expert_programs(case: cases.Case, turns: int) -> list[Program]:
+    """Every implementation of the routed experts, each with the weights in the form that it reads."""
+    everyone = case.experts * (8 if case.routing == "eighth" else 1)
+    T, K, E = case.tokens, case.chosen, case.experts
+    published, tiled = random_experts(E, case.inner, case.hidden)
+    random = np.random.default_rng(7)
+    ids = np.stack([random.permutation(everyone)[:K] for _ in range(T)]).astype(np.int32)
+    x = jax.random.normal(jax.random.key(7), (T, case.hidden), case.dtype)
+    weights = jnp.full((T, K), 1 / K, jnp.float32)
+    # An odd step meets every expert before the first comes again.
+    step = everyone // 8 + 1 | 1
+    calls = [(ids + call * step) % everyone for call in range(turns * CALLS)]
+    hit = float(np.mean([len(np.unique(call[call < E])) for call in calls]))
+
+    def routed(ids: jax.Array) -> jax.Array:
+        ids = ids % everyone
+        return jnp.where(ids < E, ids, -1)
+
+    @functools.cache
+    def wanted() -> jax.Array:
+        with jax.default_matmul_precision("highest"):
+            exact = jax.jit(functools.partial(expert_mlp, rounding="bfloat16"))
+            return exact(x.astype(jnp.float32), routed(jnp.asarray(calls[-1])), weights, published)
+
+    def program(implementation: str) -> Program:
+        def function(ids, x, weights, experts):
+            return grouped_matmul.expert_mlp(
+                x, routed(ids), weights, experts, rounding="bfloat16", implementation=implementation
+            )
+
+        experts = published if implementation == "xla" else tiled
+        return Program(
+            *(case.name, implementation, function, (jnp.asarray(ids), x, weights, experts)),
+            bytes=hit * 3 * case.inner * case.hidden * (0.5 + 2 / 32),
+            operations=2.0 * 3 * case.inner * case.hidden * T * K * E / everyone,
+            wanted=wanted,
+            error=distance,
+            step=step,
+        )
+
+    return [program(implementation) for implementation, _ in grouped_matmul.IMPLEMENTATIONS]
+
+
 def empty_loop() -> list[Program]:
     """A loop around nothing: what a turn costs before it does anything."""
     x = jnp.ones((), jnp.float32)
@@ -261,21 +332,26 @@ def attempt(function: Callable, *arguments) -> tuple[Any, str | None]:
 
 
 def compiled(program: Program, turns: int) -> Callable:
-    """``turns`` calls of the program's function in one loop; returns what the last one did.
+    """``turns`` times four calls of the program's function in one loop; returns what the last one did.
 
-    Every turn adds a zero that the compiler does not know to the first array: what is the same in every turn
-    would be done once, before the loop.
+    Every call's first array has the call's number times the step added, which the compiler does not know, and
+    a zero times what the call before it found: what is the same in every call would be done once, before the
+    loop, and what nothing waits for not at all.
     """
     shapes = jax.eval_shape(program.function, *program.arrays)
 
-    def loop(zero, first, *rest):
-        def turn(index, _):
-            return program.function(first + (index * zero).astype(first.dtype), *rest)
+    def loop(step, zero, first, *rest):
+        def turn(index, found):
+            for call in range(CALLS):
+                before = jax.tree.leaves(found)[0].reshape(-1)[0]
+                moved = (index * CALLS + call) * step + (before * zero).astype(jnp.int32)
+                found = program.function(first + moved.astype(first.dtype), *rest)
+            return found
 
         return jax.lax.fori_loop(0, turns, turn, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
-    zero = jnp.zeros((), jnp.int32)
-    return functools.partial(jax.jit(loop).lower(zero, *program.arrays).compile(), zero)
+    step, zero = jnp.int32(program.step), jnp.zeros((), jax.tree.leaves(shapes)[0].dtype)
+    return functools.partial(jax.jit(loop).lower(step, zero, *program.arrays).compile(), step, zero)
 
 
 def measured(program: Program, loop: Callable, turns: int) -> tuple[float, float]:
@@ -286,7 +362,7 @@ def measured(program: Program, loop: Callable, turns: int) -> tuple[float, float
         begin = time.perf_counter()
         jax.block_until_ready(loop(*program.arrays))
         seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds) / turns * 1e6, error
+    return statistics.median(seconds) / (turns * CALLS) * 1e6, error
 
 
 def show(rows: list[Row]) -> None:
