@@ -1,6 +1,6 @@
 """Time every implementation of the kernels on this device, beside what the device could do at best.
 
-    python -m scripts.bench_kernels [--only NAME] [--trials] [--quick]
+    python -m scripts.bench_kernels [--only NAME] [--implementation NAME] [--trials] [--quick]
 
 Prints a JSON line for every case and implementation, then a table. The floor is the larger of the bytes that
 must be read over the bandwidth and the operations over the matrix rate; both rates are measured first. What
@@ -108,6 +108,10 @@ def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     turns = 1 if args.quick else 16
     programs = chosen(args.only, args.trials, args.quick, turns)
+    if args.implementation:
+        programs = [each for each in programs if each.implementation == args.implementation]
+        if not programs:
+            raise InputError(f"no case has an implementation named {args.implementation!r}")
     bandwidth, rate = ceilings(args.quick)
     device = jax.devices()[0]
     about = {"device": device.device_kind, "jax": jax.__version__, "bytes_per_second": bandwidth}
@@ -136,6 +140,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", metavar="NAME", help="cases whose name holds NAME")
+    parser.add_argument("--implementation", metavar="NAME", help="that one alone")
     parser.add_argument("--trials", action="store_true", help="also other tile sizes of the fused attention")
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that everything runs")
     return parser.parse_args(arguments)

@@ -1,9 +1,9 @@
 """Attention to wide latents (MLA) on Hopper: one tile of keys serves as values too and is read once.
 
 A program takes 64 query rows (slots x heads) and a split of the committed prefix, or the block of new slots.
-Two warpgroups hold the sums of one half of the value channels each, which fill their registers; both multiply
-the queries with the whole keys, so that neither waits for the other. A third one copies tiles of 64 keys
-ahead. Splits are merged by their log-sum-exp (`mosaic`).
+Two warpgroups weigh half of a tile's keys each, share the weights through shared memory, and hold the sums of
+half of the value channels each, which fill their registers. A third one copies tiles of 64 keys ahead. Splits
+are merged by their log-sum-exp (`mosaic`).
 """
 
 import functools
@@ -11,8 +11,10 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.tree_attention.mosaic import HIDDEN, KEYS, REST, ROWS, VALUES
@@ -20,7 +22,20 @@ from pallas_kernels.tree_attention.mosaic import HIDDEN, KEYS, REST, ROWS, VALUE
 PART = VALUES // 2
 """Value channels a warpgroup."""
 
+HALF = KEYS // 2
+"""Keys of a tile that a warpgroup weighs."""
+
 STAGES = 2
+
+
+@plgpu.inline_mgpu(
+    arg_types=(plgpu.Layout.WGMMA, plgpu.Layout.WGMMA),
+    return_type=plgpu.ShapeDtypeStruct((ROWS, KEYS), jnp.bfloat16, layout=plgpu.Layout.WGMMA),
+)
+def side_by_side(_, left, right):
+    """Two arrays [64, 32] as one [64, 64], without moving a register."""
+    registers = np.concatenate([left.registers, right.registers], axis=1)
+    return mgpu.FragmentedArray(_registers=registers, _layout=mgpu.WGMMA_LAYOUT, _is_signed=None)
 
 
 @functools.partial(jax.jit, static_argnames=("scale", "splits"))
@@ -53,7 +68,8 @@ def attend_split(
     to_log2 = math.log2(math.e)
 
     def kernel(q_ref, prefix_ref, block_ref, bias_ref, length_ref, out_ref, lse_ref, *scratch):
-        q_s, q_rest_s, k_s, k_rest_s, lse_s, q_bar, full, free = scratch
+        q_s, q_rest_s, k_s, k_rest_s, weights_s, row_s, *barriers = scratch
+        q_bar, full, free, exchanged, weighed = barriers
         rows, split, batch = (lax.axis_index(name) for name in ("rows", "split", "batch"))
         group = lax.axis_index("group")
         own = pl.ds(rows * ROWS, ROWS)
@@ -100,7 +116,9 @@ def attend_split(
         def _():
             plgpu.set_max_registers(232, action="increase")
             plgpu.barrier_wait(q_bar)
-            column = plgpu.broadcasted_iota(jnp.int32, (ROWS, KEYS), 1, layout=plgpu.Layout.WGMMA)
+            half = pl.ds(pl.multiple_of(group * HALF, HALF), HALF)
+            column = plgpu.broadcasted_iota(jnp.int32, (ROWS, HALF), 1, layout=plgpu.Layout.WGMMA)
+            by_row = plgpu.Layout.WGMMA.reduce(1)
 
             def add_tile(turn, carry, in_block: bool):
                 sums, peak, total = carry
@@ -109,38 +127,48 @@ def attend_split(
 
                 def products(accumulator):
                     for part in range(2):
-                        plgpu.wgmma(accumulator, q_s.at[part], k_s.at[slot, part].T)
-                    plgpu.wgmma(accumulator, q_rest_s, k_rest_s.at[slot].T)
+                        plgpu.wgmma(accumulator, q_s.at[part], k_s.at[slot, part, half].T)
+                    plgpu.wgmma(accumulator, q_rest_s, k_rest_s.at[slot, half].T)
                     return accumulator[...]
 
-                scores = pl.run_scoped(products, plgpu.ACC((ROWS, KEYS)))
+                scores = pl.run_scoped(products, plgpu.ACC((ROWS, HALF))) * (scale * to_log2)
                 if in_block:
-                    keys = pl.ds(turn * KEYS, KEYS)
+                    keys = pl.ds(turn * KEYS + group * HALF, HALF)
                     added = plgpu.load(
                         bias_ref,
                         (batch if bias.shape[0] > 1 else 0, own, keys),
                         layout=plgpu.Layout.WGMMA,
                         optimized=False,
                     )
-                    scores = jnp.where(added < 0, HIDDEN, scores * (scale * to_log2))
+                    scores = jnp.where(added < 0, HIDDEN, scores)
                 else:
-                    seen = column < length - (first + turn) * KEYS
-                    scores = jnp.where(seen, scores * (scale * to_log2), HIDDEN)
-                higher = jnp.maximum(peak, scores.max(axis=1))
-                shrink = jnp.exp2(peak - higher)
+                    seen = column < length - (first + turn) * KEYS - group * HALF
+                    scores = jnp.where(seen, scores, HIDDEN)
+                # Both must scale by the same maximum, since each adds up the weights of both.
+                highest = scores.max(axis=1)
+                row_s[group] = highest
+                plgpu.barrier_arrive(exchanged)
+                plgpu.barrier_wait(exchanged)
+                others = plgpu.load(row_s, (1 - group,), layout=by_row)
+                higher = jnp.maximum(peak, jnp.maximum(highest, others))
                 weights = jnp.exp2(scores - lax.broadcast_in_dim(higher, scores.shape, [0]))
+                weights_s[group] = weights.astype(jnp.bfloat16)
+                plgpu.barrier_arrive(weighed)
+                shrink = jnp.exp2(peak - higher)
                 total = total * shrink + weights.sum(axis=1)
                 sums = sums * lax.broadcast_in_dim(shrink, sums.shape, [0])
-                weights = weights.astype(jnp.bfloat16)
+                plgpu.barrier_wait(weighed)
+                both = side_by_side(
+                    *(plgpu.load(weights_s, (part,), layout=plgpu.Layout.WGMMA) for part in range(2))
+                )
 
                 def add(accumulator):
-                    plgpu.wgmma(accumulator, weights, k_s.at[slot, group])
+                    plgpu.wgmma(accumulator, both, k_s.at[slot, group])
 
                 sums = pl.run_state(add)(plgpu.ACC.init(sums))
                 plgpu.barrier_arrive(free.at[slot])
                 return sums, higher, total
 
-            by_row = plgpu.Layout.WGMMA.reduce(1)
             carry = (
                 plgpu.layout_cast(jnp.zeros((ROWS, PART), jnp.float32), plgpu.Layout.WGMMA),
                 plgpu.layout_cast(jnp.full((ROWS,), HIDDEN, jnp.float32), by_row),
@@ -148,7 +176,11 @@ def attend_split(
             )
             carry = lax.fori_loop(0, prefix_count, functools.partial(add_tile, in_block=False), carry)
             carry = lax.fori_loop(0, block_count, functools.partial(add_tile, in_block=True), carry)
-            sums, peak, total = carry
+            sums, peak, own_total = carry
+            row_s[group] = own_total
+            plgpu.barrier_arrive(exchanged)
+            plgpu.barrier_wait(exchanged)
+            total = own_total + plgpu.load(row_s, (1 - group,), layout=by_row)
             something = total > 0
             share = jnp.where(something, 1.0 / jnp.where(something, total, 1.0), 0.0)
             q_s[group] = (sums * lax.broadcast_in_dim(share, sums.shape, [0])).astype(jnp.bfloat16)
@@ -157,7 +189,7 @@ def attend_split(
 
             @pl.when(group == 0)
             def _():
-                lse_s[...] = lse
+                row_s[2] = lse
 
             plgpu.commit_smem()
             channels = pl.ds(group * PART, PART)
@@ -165,11 +197,12 @@ def attend_split(
 
             @pl.when(group == 0)
             def _():
-                plgpu.copy_smem_to_gmem(lse_s, lse_ref.at[batch, split, own])
+                plgpu.copy_smem_to_gmem(row_s.at[2], lse_ref.at[batch, split, own])
 
             plgpu.wait_smem_to_gmem(0)
 
     tiled = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+    narrow = (plgpu.TilingTransform((8, HALF)), plgpu.SwizzleTransform(2 * HALF))
     return plgpu.kernel(
         kernel,
         out_type=(
@@ -181,15 +214,20 @@ def attend_split(
             plgpu.SMEM((ROWS, REST), jnp.bfloat16, transforms=tiled),
             plgpu.SMEM((STAGES, 2, KEYS, PART), jnp.bfloat16, transforms=tiled),
             plgpu.SMEM((STAGES, KEYS, REST), jnp.bfloat16, transforms=tiled),
-            plgpu.SMEM((ROWS,), jnp.float32),
+            plgpu.SMEM((2, ROWS, HALF), jnp.bfloat16, transforms=narrow),
+            # What warpgroups share of their rows, and the log-sum-exp: one array, since each takes 1 KB.
+            plgpu.SMEM((3, ROWS), jnp.float32),
             plgpu.Barrier(num_arrivals=3),
             plgpu.Barrier(num_arrivals=3, num_barriers=STAGES),
             plgpu.Barrier(num_arrivals=2, num_barriers=STAGES),
+            plgpu.Barrier(num_arrivals=2),
+            plgpu.Barrier(num_arrivals=2),
         ],
         grid=(R // ROWS, splits + 1, B),
         grid_names=("rows", "split", "batch"),
         num_threads=3,
         thread_name="group",
         kernel_name="latent_attention",
-        compiler_params=plgpu.CompilerParams(approx_math=True),
+        # Rows are summed inside of a warp, which takes no shared memory.
+        compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
     )(q, prefix, block, bias, lengths)

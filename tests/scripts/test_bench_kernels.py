@@ -26,3 +26,5 @@ def test_an_unknown_name_is_told_the_names():
         InputError, match=r"no case's name holds 'nothing': they are bundled target, .*empty loop"
     ):
         bench_kernels.main(["--only", "nothing"])
+    with pytest.raises(InputError, match="no case has an implementation named 'nobody'"):
+        bench_kernels.main(["--quick", "--only", "empty", "--implementation", "nobody"])
