@@ -322,9 +322,9 @@ def empty_loop() -> list[Program]:
 
 
 def distance(found: Any, right: Any) -> float:
-    """Norm of the difference over the norm."""
+    """Norm of the difference over the norm; where the norm is 0, the norm of the difference."""
     found, right = (np.asarray(array, np.float64) for array in (found, right))
-    return float(np.linalg.norm(found - right) / np.linalg.norm(right))
+    return float(np.linalg.norm(found - right) / (np.linalg.norm(right) or 1.0))
 
 
 def attempt(function: Callable, *arguments) -> tuple[Any, str | None]:
