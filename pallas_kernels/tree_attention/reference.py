@@ -43,8 +43,9 @@ def tree_attention(
     value_width: int | None,
 ) -> jax.Array:
     """See `pallas_kernels.tree_attention.api.tree_attention`."""
-    prefix_v = prefix_k[..., :value_width] if prefix_v is None else prefix_v
-    block_v = block_k[..., :value_width] if block_v is None else block_v
+    # Latents are weighted whole and what is no value is left out of the sums: XLA copies a slice of the cache.
+    prefix_v = prefix_k if prefix_v is None else prefix_v
+    block_v = block_k if block_v is None else block_v
     rows, slots, heads, width = q.shape
     groups = q.reshape(rows, slots, prefix_k.shape[2], heads // prefix_k.shape[2], width)
     position = jnp.arange(prefix_k.shape[1], dtype=jnp.int32)[None, None]
@@ -57,4 +58,5 @@ def tree_attention(
     block_v = jnp.where(jnp.isnan(block_v), jnp.zeros_like(block_v), block_v)
     block, block_lse = partial_attention(groups, block_k, block_v, unpack_mask(mask, slots), scale)
     share = jnp.exp(prefix_lse - jnp.logaddexp(prefix_lse, block_lse))[..., None]
-    return (prefix * share + block * (1 - share)).reshape(rows, slots, heads, -1).astype(q.dtype)
+    merged = (prefix * share + block * (1 - share))[..., :value_width]
+    return merged.reshape(rows, slots, heads, -1).astype(q.dtype)
