@@ -33,17 +33,17 @@ def group(ids: jax.Array, experts: int, rows: int) -> Blocks:
     T, K = ids.shape
     flat = ids.reshape(-1)
     index = jnp.arange(T * K, dtype=jnp.int32)
-    every = jnp.arange(experts, dtype=jnp.int32)
-    # Of the same expert's assignments the earlier ones, and how many blocks the experts before it take.
-    rank = jnp.sum((flat[:, None] == flat) & (index < index[:, None]), axis=1, dtype=jnp.int32)
-    sizes = jnp.sum(flat == every[:, None], axis=1, dtype=jnp.int32)
-    blocks = (sizes + rows - 1) // rows
-    ends = jnp.sum(jnp.where(every <= every[:, None], blocks, 0), axis=1, dtype=jnp.int32)
+    routed, same = flat >= 0, flat[:, None] == flat
+    # How many earlier assignments went to the same expert. Every so many of them begin a block; the last that
+    # begins one at or before an assignment, in the order of experts and ranks, begins the assignment's own.
+    rank = jnp.sum(same & (index < index[:, None]), axis=1, dtype=jnp.int32)
+    begins = routed & (rank % rows == 0)
+    until = (flat < flat[:, None]) | (same & (rank <= rank[:, None]))
+    block = jnp.maximum(jnp.sum(begins & until, axis=1, dtype=jnp.int32) - 1, 0)
+    places = block * rows + rank % rows
     P = count(T, K, experts, rows)
-    owner = jnp.sum(ends <= jnp.arange(P, dtype=jnp.int32)[:, None], axis=1, dtype=jnp.int32)
-    before = jnp.sum(jnp.where(every < flat[:, None], blocks, 0), axis=1, dtype=jnp.int32)
-    places = before * rows + rank
-    row = jnp.arange(P * rows, dtype=jnp.int32)
-    taken = (places == row[:, None]) & (flat >= 0)
-    token = jnp.sum(jnp.where(taken, index // K + 1, 0), axis=1, dtype=jnp.int32) - 1
-    return Blocks(jnp.where(owner < experts, owner, -1), token.reshape(P, rows), places.reshape(T, K))
+    begun = begins & (block == jnp.arange(P, dtype=jnp.int32)[:, None])
+    owner = jnp.max(jnp.where(begun, flat, -1), axis=1)
+    taken = routed & (places == jnp.arange(P * rows, dtype=jnp.int32)[:, None])
+    token = jnp.max(jnp.where(taken, index // K, -1), axis=1)
+    return Blocks(owner, token.reshape(P, rows), places.reshape(T, K))

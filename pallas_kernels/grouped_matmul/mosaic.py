@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from pallas_kernels.grouped_matmul import grouping
 from pallas_kernels.grouped_matmul.tiles import LINES, ROWS, ExpertTiles
@@ -52,18 +54,20 @@ def blocked(
     rows = rows_a_block(T * K, count)
     if T == 1:
         blocks = grouping.Blocks(ids[0], jnp.zeros((1, rows), jnp.int32), rows * jnp.arange(K)[None])
-        sources = jnp.zeros((K,), jnp.int32)
+        sources = np.zeros((K,), np.int32)
     else:
         blocks = grouping.group(ids, count, rows)
-        sources = jnp.arange(blocks.experts.shape[0], dtype=jnp.int32)
+        sources = np.arange(blocks.experts.shape[0], dtype=np.int32)
     taken = x[jnp.maximum(blocks.tokens, 0)]
     splits = ways(steps, 7 if T * K <= 16 else 14)
     sums = multiply(taken, blocks.experts, sources, experts.gate_up, splits=splits)
     gate, up = jnp.sum(sums, axis=1)
-    inner = (jax.nn.silu(gate) * up).swapaxes(1, 2).astype(x.dtype)
+    inner = (jax.nn.silu(gate) * up).astype(x.dtype)
+    # XLA would turn the sums instead, in float32 and in kernels of their own.
+    inner = with_layout_constraint(inner, Layout((0, 1, 2))).swapaxes(1, 2)
     strips, steps, lines = experts.down.shape[1:4]
     each = ways(strips, 1, -(-8 // steps) if T > 1 else 1)
-    mine = jnp.arange(blocks.experts.shape[0], dtype=jnp.int32)
+    mine = np.arange(blocks.experts.shape[0], dtype=np.int32)
     y = multiply(inner, blocks.experts, mine, experts.down, strips_each=each, transposed=True)
     y = y.reshape(-1, strips * lines // LINES * ROWS)[blocks.places].astype(jnp.float32)
     # What no expert wrote may be anything.
