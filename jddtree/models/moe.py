@@ -52,7 +52,9 @@ class Router(nnx.Module):
         ids = jax.lax.top_k(choice, c.experts_per_token)[1]
         weights = jnp.take_along_axis(scores, ids, axis=-1)
         if c.norm_topk_prob:
-            weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
+            # Term by term: XLA makes kernels of their own of a reduction, and of what it sums.
+            total = sum(weights[:, k : k + 1] for k in range(c.experts_per_token))
+            weights = weights / (total + 1e-20)
         return ids, weights * c.routed_scaling_factor
 
 
