@@ -19,6 +19,9 @@ def commit(
       count: 0 leaves a row as it is.
       lengths: where row b's first kept slot goes. Rows past S are dropped.
     """
+    if slots.size == 1:
+        # Twice, and the second is dropped: of one write XLA makes a read, a choice and a write.
+        slots = jnp.broadcast_to(slots, (1, 2))
     order = jnp.arange(slots.shape[1], dtype=jnp.int32)
     row = jnp.arange(slots.shape[0])[:, None]
 

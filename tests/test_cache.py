@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -50,6 +51,15 @@ def test_append_keeps_the_first_slots_as_they_stand():
     result = jitted_append(cache, fresh, count, lengths)
     order = np.tile(np.arange(SLOTS, dtype=np.int32), (ROWS, 1))
     jax.tree.map(np.testing.assert_array_equal, result, by_hand(cache, fresh, order, count, lengths))
+
+
+@pytest.mark.parametrize(("count", "length", "written"), [(1, 2, 2), (0, 2, None), (1, 3, 3), (1, 4, None)])
+def test_a_single_slot_of_a_single_row_is_written_once_or_not_at_all(count, length, written):
+    cache = np.arange(4.0, dtype=np.float32)[None]
+    fresh, slots = np.array([[7, 8, 9]], np.float32), np.array([[1]], np.int32)
+    result = jitted_commit(cache, fresh, slots, np.array([count], np.int32), np.array([length], np.int32))
+    expected = [8 if place == written else place for place in range(4)]
+    assert result[0].tolist() == expected
 
 
 def test_what_is_written_takes_the_caches_dtype():
