@@ -30,7 +30,7 @@ from rich.table import Table
 
 from jddtree.errors import InputError
 from pallas_kernels.grouped_matmul import api as grouped_matmul
-from pallas_kernels.grouped_matmul import cases
+from pallas_kernels.grouped_matmul import cases, mosaic
 from pallas_kernels.grouped_matmul.reference import expert_mlp
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles, pack
 from pallas_kernels.top_k import api as top_k
@@ -88,7 +88,7 @@ class Program:
     bytes: float
     operations: float
     wanted: Callable[[], Any]
-    error: Callable[[Any, Any], float]
+    error: Callable[[Any, Any], float | None]
     step: int = 0
 
 
@@ -312,7 +312,36 @@ def expert_programs(case: cases.Case, turns: int) -> list[Program]:
             step=step,
         )
 
-    return [program(implementation) for implementation, _ in grouped_matmul.IMPLEMENTATIONS]
+    return [
+        *(program(implementation) for implementation, _ in grouped_matmul.IMPLEMENTATIONS),
+        replace(
+            program("mosaic_gpu"), implementation="its products alone", function=products(case, everyone)
+        ),
+    ]
+
+
+def products(case: cases.Case, everyone: int) -> Callable:
+    """The two products of the Hopper kernel alone, without what is around them: one block a different expert,
+    of given rows.
+    """
+    rows = mosaic.rows_a_block(case.tokens * case.chosen, case.experts)
+
+    def function(ids, x, weights, experts):
+        from pallas_kernels.grouped_matmul.mosaic_kernel import multiply
+
+        flat = ids.reshape(-1) % everyone
+        earlier = jnp.tri(flat.size, k=-1, dtype=bool) & (flat == flat[:, None])
+        blocks = jnp.where((flat < case.experts) & ~jnp.any(earlier, axis=1), flat, -1)
+        places = np.arange(flat.size, dtype=np.int32)
+        steps, strips = experts.gate_up.shape[2], experts.down.shape[1]
+        token = jnp.broadcast_to(x[:1, None], (1, rows, case.hidden))
+        sums = multiply(token, blocks, 0 * places, experts.gate_up, splits=mosaic.splits(steps, flat.size))
+        inner = jnp.broadcast_to(x[:1, None, : case.inner], (1, rows, case.inner))
+        each = mosaic.strips_each(strips, experts.down.shape[2], case.tokens)
+        y = multiply(inner, blocks, 0 * places, experts.down, strips_each=each, transposed=True)
+        return y[0, :1, :1] + sums[0, 0, 0, :1, :1].astype(y.dtype)
+
+    return function
 
 
 def empty_loop() -> list[Program]:
@@ -359,7 +388,7 @@ def compiled(program: Program, turns: int) -> Callable:
     return functools.partial(jax.jit(loop).lower(step, zero, *program.arrays).compile(), step, zero)
 
 
-def measured(program: Program, loop: Callable, turns: int) -> tuple[float, float]:
+def measured(program: Program, loop: Callable, turns: int) -> tuple[float, float | None]:
     """Microseconds a call, median of the loops, and the error of the last call."""
     error = program.error(jax.block_until_ready(loop(*program.arrays)), program.wanted())
     seconds = []
@@ -379,7 +408,7 @@ def show(rows: list[Row]) -> None:
         times = f"{row.microseconds / row.floor_microseconds:.1f}" if row.floor_microseconds else ""
         table.add_row(
             *(row.case, row.implementation, f"{row.microseconds:.1f}", f"{row.floor_microseconds:.2f}"),
-            *(times, f"{row.relative_error:.1e}"),
+            *(times, "" if row.relative_error is None else f"{row.relative_error:.1e}"),
         )
     Console(width=110).print(table)
     for row in rows:

@@ -59,14 +59,13 @@ def blocked(
         blocks = grouping.group(ids, count, rows)
         sources = np.arange(blocks.experts.shape[0], dtype=np.int32)
     taken = x[jnp.maximum(blocks.tokens, 0)]
-    splits = ways(steps, 7 if T * K <= 16 else 14)
-    sums = multiply(taken, blocks.experts, sources, experts.gate_up, splits=splits)
+    sums = multiply(taken, blocks.experts, sources, experts.gate_up, splits=splits(steps, T * K))
     gate, up = jnp.sum(sums, axis=1)
     inner = (jax.nn.silu(gate) * up).astype(x.dtype)
     # XLA would turn the sums instead, in float32 and in kernels of their own.
     inner = with_layout_constraint(inner, Layout((0, 1, 2))).swapaxes(1, 2)
     strips, steps, lines = experts.down.shape[1:4]
-    each = ways(strips, 1, -(-8 // steps) if T > 1 else 1)
+    each = strips_each(strips, steps, T)
     mine = np.arange(blocks.experts.shape[0], dtype=np.int32)
     y = multiply(inner, blocks.experts, mine, experts.down, strips_each=each, transposed=True)
     y = y.reshape(-1, strips * lines // LINES * ROWS)[blocks.places].astype(jnp.float32)
@@ -81,6 +80,18 @@ def rows_a_block(assigned: int, experts: int) -> int:
     while rows < 64 and 3 * assigned > 2 * rows * experts:
         rows *= 2
     return rows
+
+
+def splits(steps: int, assigned: int) -> int:
+    """Parts of the first product's inputs, of as few steps as still hide the memory's latency: the fewer
+    blocks, the more programs are wanted of each.
+    """
+    return ways(steps, 7 if assigned <= 16 else 14)
+
+
+def strips_each(strips: int, steps: int, tokens: int) -> int:
+    """Strips that a program of the second product does, so that it has eight steps."""
+    return ways(strips, 1, -(-8 // steps) if tokens > 1 else 1)
 
 
 def ways(size: int, least: int, most: int | None = None) -> int:
