@@ -43,7 +43,7 @@ def tree_attention(
     value_width: int | None,
 ) -> jax.Array:
     """See `pallas_kernels.tree_attention.api.tree_attention`."""
-    # Latents are weighted whole, and what is no value is cut from the sums: a slice of the cache XLA would copy.
+    # Latents are weighted whole, and what is no value is cut from the sums: a sliced cache is copied.
     prefix_v = prefix_k if prefix_v is None else prefix_v
     block_v = block_k if block_v is None else block_v
     rows, slots, heads, width = q.shape
