@@ -17,7 +17,7 @@ import numpy as np
 from jddtree.checkpoint.arrays import batches
 from jddtree.checkpoint.place import partial_of, put_in_place, require_room, writing
 from jddtree.checkpoint.progress import bar
-from jddtree.checkpoint.published import DTYPES, SHARD_BYTES, shard_name, write, write_index
+from jddtree.checkpoint.published import DTYPES, SHARD_BYTES, Tensor, begin, shard_name, store, write_index
 from jddtree.config import KimiK2Config, family, read_json, target_config, text_config
 from jddtree.errors import InputError
 from jddtree.plan.pair import CONFIGS
@@ -71,26 +71,28 @@ def make(out: Path, raw: dict[str, Any], seed: int) -> None:
     require_room(out.parent, total)
     partial = partial_of(out)
     partial.mkdir(exist_ok=True)
-    places = {
-        shard_name(number, len(shards)): [name for name, _, _ in shard]
-        for number, shard in enumerate(shards, start=1)
-    }
+    files = [shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
     sizes = {name: shape for name, _, shape in tensors}
+    found: list[Tensor] = []
+
+    def blocks(tensor: Tensor) -> Iterator[np.ndarray]:
+        if tensor.name.endswith(".weight_shape"):
+            rows, words = sizes[tensor.name.removesuffix("_shape") + "_packed"]
+            yield np.array([rows, 8 * words], DTYPES[tensor.dtype])
+        else:
+            yield from values(tensor.name, tensor.dtype, tensor.shape, seed)
+
     with bar("writing", total, 0) as advance:
-
-        def blocks(shard: Layout) -> Iterator[np.ndarray]:
-            for name, dtype, shape in shard:
-                if name.endswith(".weight_shape"):
-                    rows, words = sizes[name.removesuffix("_shape") + "_packed"]
-                    yield np.array([rows, 8 * words], DTYPES[dtype])
-                else:
-                    yield from values(name, dtype, shape, seed)
-                advance(_nbytes(dtype, shape))
-
-        for file, shard in zip(places, shards, strict=True):
-            write(partial / file, shard, blocks(shard))
+        for file, shard in zip(files, shards, strict=True):
+            for tensor in begin(partial / file, shard):
+                start = 0
+                for block in blocks(tensor):
+                    store([tensor], [block], start)
+                    start += len(block)
+                    advance(block.nbytes)
+                found.append(tensor)
     if len(shards) > 1:
-        write_index(partial, places, total)
+        write_index(partial, found)
     with writing(partial / "config.json"):
         (partial / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     put_in_place(out)

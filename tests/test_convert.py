@@ -11,7 +11,7 @@ import safetensors
 
 from jddtree.checkpoint import manifest
 from jddtree.checkpoint.journal import Journal
-from jddtree.checkpoint.published import DTYPES, INDEX, write
+from jddtree.checkpoint.published import DTYPES, INDEX, begin, store
 from jddtree.convert import main
 
 Tensors = dict[str, tuple[str, list[int], bytes]]  # name -> dtype, shape, data
@@ -34,7 +34,7 @@ def copy(source: Path, destination: Path, edit: Callable[[dict, Tensors], None])
     (destination / "config.json").write_text(json.dumps(config))
     layout = [(name, dtype, tuple(shape)) for name, (dtype, shape, _) in tensors.items()]
     arrays = (np.frombuffer(data, DTYPES[dtype]).reshape(shape) for dtype, shape, data in tensors.values())
-    write(destination / "model.safetensors", layout, arrays)
+    store(begin(destination / "model.safetensors", layout), arrays)
     return destination
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import tensorstore
 from orbax.checkpoint import v1 as ocp
 
+from jddtree.checkpoint import published
 from jddtree.errors import InputError
 
 Region = tuple[slice, ...]
@@ -31,8 +32,6 @@ SLAB_BYTES = 64 << 20
 _PARTS, _PART_BYTES = 16, 32 << 10
 # What Orbax may hold on its way to the devices of this host.
 _LOADING_BYTES = 4 << 30
-# What is read back at once: small, so that its memory is used again; fresh pages cost more than copying.
-_BACK_BYTES = 8 << 20
 _UNFINISHED = "arrays"  # the folder of the arrays until `finish`
 _METADATA = "_METADATA"  # Orbax's file beside them after it
 
@@ -120,7 +119,7 @@ def write(weights: Path, path: str, shape: tuple[int, ...], region: Region, valu
     }
     place = weights / _UNFINISHED / path
     first, *others = region
-    rows = max(1, _BACK_BYTES * len(values) // values.nbytes)
+    rows = max(1, published.BACK_BYTES * len(values) // values.nbytes)
     same = True
     with _named(place, "cannot be written"):
         array = _open(place, create=True, metadata=metadata)
@@ -134,15 +133,16 @@ def write(weights: Path, path: str, shape: tuple[int, ...], region: Region, valu
         raise InputError(f"{place} gave other bytes back than were written: the disk or the memory is faulty")
 
 
-def read(weights: Path, path: str, region: Region) -> np.ndarray:
-    """Read a region of an array from a finished checkpoint.
+def read(weights: Path, path: str, region: Region, out: np.ndarray) -> None:
+    """Fill ``out`` with a region of an array from a finished checkpoint.
 
     Raises:
         InputError: it is not there or damaged; names the array's folder.
     """
     place = _home(weights) / path
     with _named(place, "cannot be read"):
-        return _open(place)[region].read().result()
+        # Into memory that is used again: fresh pages cost more than copying.
+        tensorstore.array(out, copy=False).write(_open(place)[region]).result()
 
 
 def finish(weights: Path, dtypes: Mapping[str, np.dtype]) -> None:

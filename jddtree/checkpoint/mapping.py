@@ -98,7 +98,10 @@ class Entry:
         return {self.paths[0]: (rows,)}
 
     def split(self, block: np.ndarray) -> dict[str, np.ndarray]:
-        """Rows of published tensors [tensors, rows, ...] as the parts of the model's arrays in `places`."""
+        """Rows of published tensors [tensors, rows, ...] as the parts of the model's arrays in `places`.
+
+        The parts of a contiguous block are views of it: what is read into them fills the block.
+        """
         if self.op == "stack":
             return {self.paths[0]: block}
         if self.op == "heads":
@@ -106,15 +109,6 @@ class Entry:
             parts = heads[:, : self.rows[0]], heads[:, self.rows[0] :]
             return dict(zip(self.paths, parts, strict=True))
         return {self.paths[0]: block[0]}
-
-    def join(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The reverse of `split`."""
-        if self.op == "stack":
-            return parts[self.paths[0]]
-        if self.op == "heads":
-            heads = np.concatenate([parts[path] for path in self.paths], axis=1)
-            return heads.reshape(1, -1, self.shape[1])
-        return parts[self.paths[0]][None]
 
     def note(self, index: int) -> np.ndarray:
         """Tensor ``index`` of a note."""

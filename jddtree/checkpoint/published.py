@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
@@ -23,6 +23,8 @@ from jddtree.errors import InputError
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # of the files that are written
 _BLOCK_BYTES = 64 << 20  # of a tensor at once, where it need not be whole
+# What is read back at once: small, so that its memory is used again; fresh pages cost more than copying.
+BACK_BYTES = 8 << 20
 
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
@@ -58,16 +60,19 @@ class Tensor:
         """Size of the data."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
+    def row(self, index: int) -> int:
+        """Where a row begins, in bytes from the start of the file."""
+        return self.offset + (index * (self.nbytes // self.shape[0]) if index else 0)
+
     def read_into(self, out: np.ndarray, start: int = 0) -> None:
         """Fill ``out``, a contiguous array of this dtype and of so many rows, from row ``start`` on.
 
         Raises:
             InputError: the file ends early or cannot be read.
         """
-        skipped = start * (self.nbytes // self.shape[0]) if start else 0
         try:
             with self.file.open("rb") as file:
-                file.seek(self.offset + skipped)
+                file.seek(self.row(start))
                 count = file.readinto(memoryview(out.reshape(-1).view(np.uint8))) if out.nbytes else 0
         except OSError as error:
             raise InputError(f"{self.file}: tensor {self.name} cannot be read: {error.strerror}") from error
@@ -154,41 +159,71 @@ def tensors(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def write(file: Path, layout: list[tuple[str, str, tuple[int, ...]]], data: Iterable[np.ndarray]) -> None:
-    """Write one safetensors file.
+def begin(file: Path, layout: Sequence[tuple[str, str, tuple[int, ...]]], kept: bool = False) -> list[Tensor]:
+    """Write a safetensors file without its data, which `store` puts there.
 
     Args:
-        layout: (name, dtype, shape) of every tensor, in the order of ``data``.
-        data: the arrays, each whole or in several blocks of rows; taken one at a time, so that they need not
-            be in memory together.
+        layout: (name, dtype, shape) of every tensor, in order.
+        kept: the file is there already, with this layout; it is left as it is.
+
+    Returns:
+        Where the tensors will lie.
 
     Raises:
-        InputError: the disk is full or refuses; names the file and the tensor.
+        InputError: the disk is full or refuses; names the file.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    start = 0
+    starts, end = [], 0
     for name, dtype, shape in layout:
-        end = start + math.prod(shape) * DTYPES[dtype].itemsize
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
-        start = end
+        starts.append(end)
+        end += math.prod(shape) * DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [starts[-1], end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # data starts aligned
-    blocks = iter(data)
-    with writing(file), file.open("wb", buffering=0) as out:
-        _write(out, len(text).to_bytes(8, "little") + text)
-        for name, dtype, shape in layout:
-            left = math.prod(shape) * DTYPES[dtype].itemsize
-            while True:
-                block = next(blocks)
-                assert (block.dtype, block.shape[1:]) == (DTYPES[dtype], shape[1:]), name
-                with writing(f"{file}: tensor {name}"):
-                    _write(out, np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
-                left -= block.nbytes
-                if left <= 0:
-                    break
-            assert left == 0, name
-        assert next(blocks, None) is None
-        os.fsync(out.fileno())
+    if not kept:
+        with writing(file), file.open("wb", buffering=0) as out:
+            _write(out, len(text).to_bytes(8, "little") + text)
+            os.fsync(out.fileno())
+    return [
+        Tensor(name, file, dtype, shape, 8 + len(text) + start)
+        for (name, dtype, shape), start in zip(layout, starts, strict=True)
+    ]
+
+
+def store(tensors: Sequence[Tensor], blocks: Iterable[np.ndarray], start: int = 0) -> None:
+    """Write as many rows of each of some tensors of one file, read them back and compare.
+
+    When this returns, the file system has the bytes.
+
+    Args:
+        tensors: of `begin`.
+        blocks: of their dtype and row shape, in their order.
+        start: the first row.
+
+    Raises:
+        InputError: the disk is full, refuses, or gives other bytes back; names the file and the tensor.
+    """
+    file = tensors[0].file
+    parts = [
+        (tensor, tensor.row(start), np.ascontiguousarray(block).reshape(-1).view(np.uint8))
+        for tensor, block in zip(tensors, blocks, strict=True)
+    ]
+    with writing(file), file.open("r+b", buffering=0) as opened:
+        for tensor, offset, data in parts:
+            with writing(f"{file}: tensor {tensor.name}"):
+                opened.seek(offset)
+                _write(opened, data.data)
+        os.fdatasync(opened.fileno())
+        for tensor, offset, data in parts:
+            opened.seek(offset)
+            for piece in np.array_split(data, -(-data.nbytes // BACK_BYTES) or 1):
+                back = np.empty_like(piece)
+                count = opened.readinto(back.data)
+                if count != piece.nbytes or not np.array_equal(back, piece):
+                    raise InputError(
+                        f"{file}: tensor {tensor.name} gave other bytes back than were written: "
+                        "the disk or the memory is faulty"
+                    )
 
 
 def _index(folder: Path) -> dict[str, str]:
@@ -211,14 +246,16 @@ def _write(out: RawIOBase, data: bytes | memoryview) -> None:
         left = left[out.write(left) or 0 :]
 
 
-def write_index(folder: Path, shards: Mapping[str, Iterable[str]], total: int) -> None:
-    """Write the index of several weight files: their names with the tensors in each, and all tensors' bytes.
+def write_index(folder: Path, tensors: Iterable[Tensor]) -> None:
+    """Write the index of several weight files that hold some tensors.
 
     Raises:
         InputError: the disk is full or refuses.
     """
-    places = {tensor: file for file, names in shards.items() for tensor in names}
-    index = {"metadata": {"total_size": total}, "weight_map": places}
+    places = {tensor.name: tensor for tensor in tensors}
+    total = sum(tensor.nbytes for tensor in places.values())
+    weight_map = {name: tensor.file.name for name, tensor in places.items()}
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     with writing(folder / INDEX):
         (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
 

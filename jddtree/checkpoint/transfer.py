@@ -1,6 +1,7 @@
 """Weights from a published folder into Orbax form and back, in blocks of rows.
 
-Memory: a few blocks of at most `arrays.SLAB_BYTES`, whatever the size of a tensor.
+Both ways a few threads take one piece after another: they read, hash, write, sync, read back, compare and
+note it in the journal. Memory: a block of at most `arrays.SLAB_BYTES` each, whatever the size of a tensor.
 """
 
 import hashlib
@@ -27,7 +28,6 @@ from jddtree.checkpoint.published import DTYPES, Tensor
 from jddtree.errors import InputError
 
 _THREADS = 6  # most of them wait for the disk
-_FILES = 3  # published ones that are written at a time: what is not finished is made again after a kill
 _scratch = threading.local()  # a thread's block, which is used again: fresh pages cost more than copying
 _OTHER_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
@@ -71,7 +71,7 @@ def to_orbax(
     partial = partial_of(folder)
     weights = partial / manifest.WEIGHTS
     journal = Journal(partial, {"to": "orbax", "version": 2, "source": _signature(source)})
-    pieces = [piece for entry in plan.entries if entry.arrays for piece in _pieces(entry)]
+    pieces = [piece for entry in plan.entries if entry.arrays for piece in _pieces(entry, entry)]
     left = [piece for piece in pieces if not journal.hashes.keys() >= set(piece.names)]
     total, rest = (sum(piece.nbytes for piece in some) for some in (pieces, left))
     require_room(folder.parent, rest)
@@ -80,7 +80,15 @@ def to_orbax(
     with bar("converting", total, total - rest) as advance:
 
         def copy(piece: Piece, stop: threading.Event) -> None:
-            hashes = _store(piece, source, weights, advance, stop)
+            entry, shapes = piece.entry, piece.entry.arrays
+
+            def put(block: np.ndarray, rows: slice) -> None:
+                places = entry.places(piece.tensors, rows)
+                with _of_tensor(piece.names[0]):
+                    for path, part in entry.split(block).items():
+                        arrays.write(weights, path, shapes[path], places[path], part)
+
+            hashes = _take(piece, source, put, advance, stop)
             if not stop.is_set():
                 journal.add(hashes)
 
@@ -92,7 +100,7 @@ def to_orbax(
 
 def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) -> int:
     """Fill ``folder``'s partial folder with safetensors files, from an Orbax folder or from tensors. What an
-    earlier run left of the same source is continued: files that were not finished are made again.
+    earlier run left of the same source is continued.
 
     Returns:
         The bytes of tensors that an earlier run had written.
@@ -102,40 +110,40 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) 
             there is too little room; names it and the file.
     """
     partial = partial_of(folder)
-    hashes = read_hashes(source) if isinstance(source, Path) else {}
+    expected = read_hashes(source) if isinstance(source, Path) else {}
     origin = (
         _facts([source / manifest.NAME, source / JOURNAL]) if isinstance(source, Path) else _signature(source)
     )
-    journal = Journal(partial, {"to": "hf", "version": 2, "source": origin})
-    shards = list(arrays.batches(((entry.nbytes, entry) for entry in plan.entries), published.SHARD_BYTES))
-    names = [published.shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
-    left = {
-        name: shard
-        for name, shard in zip(names, shards, strict=True)
-        if not journal.hashes.keys() >= {tensor for entry in shard for tensor in entry.names}
-    }
-    total = sum(entry.nbytes for entry in plan.entries)
-    rest = sum(entry.nbytes for shard in left.values() for entry in shard)
+    journal = Journal(partial, {"to": "hf", "version": 3, "source": origin})
+    stored = plan.arrays
+    # A tied tensor lies in the array of its twin.
+    pieces = [piece for e in plan.entries for piece in _pieces(e, stored[e.paths[0]] if e.paths else e)]
+    left = [piece for piece in pieces if not journal.hashes.keys() >= set(piece.names)]
+    total, rest = (sum(piece.nbytes for piece in some) for some in (pieces, left))
     require_room(folder.parent, rest)
     journal.start()
-
-    def make(name: str, stop: threading.Event) -> None:
-        shard, found = left[name], dict[str, str]()
-        layout = [(tensor, entry.dtype, entry.shape) for entry in shard for tensor in entry.names]
-        published.write(partial / name, layout, _rows(shard, source, plan, hashes, found, advance, stop))
-        for tensor in published.header(partial / name):
-            if tensor.digest() != found[tensor.name]:
-                raise InputError(
-                    f"{tensor.file}: tensor {tensor.name} gave other bytes back than were written: "
-                    "the disk or the memory is faulty"
-                )
-        journal.add(found)
-
+    shards = list(arrays.batches(((entry.nbytes, entry) for entry in plan.entries), published.SHARD_BYTES))
+    tensors: dict[str, Tensor] = {}
+    for number, shard in enumerate(shards, start=1):
+        layout = [(name, entry.dtype, entry.shape) for entry in shard for name in entry.names]
+        file = partial / published.shard_name(number, len(shards))
+        found = published.begin(file, layout, kept=any(name in journal.hashes for name, _, _ in layout))
+        tensors |= {tensor.name: tensor for tensor in found}
+    left.sort(key=lambda piece: piece.nbytes <= arrays.SLAB_BYTES)  # no thread is left alone with a large one
     with bar("converting", total, total - rest) as advance:
-        _all(make, list(left), _FILES)
+
+        def copy(piece: Piece, stop: threading.Event) -> None:
+            places = [tensors[name] for name in piece.names]
+            hashes = _take(
+                piece, source, lambda block, rows: published.store(places, block, rows.start), advance, stop
+            )
+            if not stop.is_set():
+                _compare(hashes, expected, source)
+                journal.add(hashes)
+
+        _all(copy, left, _THREADS)
     if len(shards) > 1:
-        tensors = [[tensor for entry in shard for tensor in entry.names] for shard in shards]
-        published.write_index(partial, dict(zip(names, tensors, strict=True)), total)
+        published.write_index(partial, tensors.values())
     return total - rest
 
 
@@ -160,7 +168,7 @@ def verify_download(folder: Path) -> tuple[int, int]:
                 raise InputError(f"{file} is not the file that was published; download it again")
             advance(file.stat().st_size)
 
-        _all(check, list(files), _FILES)
+        _all(check, list(files), _THREADS)
     return len(files), total
 
 
@@ -171,16 +179,17 @@ def verify(plan: Plan, folder: Path) -> tuple[int, int]:
     Raises:
         InputError: a tensor cannot be read or differs; names it and the file.
     """
-    hashes = read_hashes(folder)
-    entries = [entry for entry in plan.entries if entry.arrays]
-    with bar("checking", sum(entry.nbytes for entry in entries), 0) as advance:
+    expected = read_hashes(folder)
+    pieces = [piece for entry in plan.entries if entry.arrays for piece in _pieces(entry, entry)]
+    with bar("checking", sum(piece.nbytes for piece in pieces), 0) as advance:
 
-        def check(entry: Entry, stop: threading.Event) -> None:
-            for _ in _rows([entry], folder, plan, hashes, {}, advance, stop):
-                pass
+        def check(piece: Piece, stop: threading.Event) -> None:
+            hashes = _take(piece, folder, lambda block, rows: None, advance, stop)
+            if not stop.is_set():
+                _compare(hashes, expected, folder)
 
-        _all(check, entries, _THREADS)
-    return sum(len(entry.names) for entry in entries), sum(entry.nbytes for entry in entries)
+        _all(check, pieces, _THREADS)
+    return sum(len(piece.names) for piece in pieces), sum(piece.nbytes for piece in pieces)
 
 
 def write_companions(source: GgufFile | Path, folder: Path) -> None:
@@ -223,11 +232,12 @@ class Piece:
         return len(self.names) * math.prod(self.entry.shape) * DTYPES[self.entry.dtype].itemsize
 
 
-def _pieces(entry: Entry) -> list[Piece]:
-    """An entry in pieces whose steps are whole slabs of its arrays."""
-    itemsize = DTYPES[entry.dtype].itemsize
-    slabs = [arrays.slab(shape, itemsize) for shape in entry.arrays.values()]
-    names = entry.names
+def _pieces(entry: Entry, twin: Entry) -> list[Piece]:
+    """An entry in pieces whose steps are whole slabs of the arrays of ``twin``: itself, if it fills any."""
+    itemsize, names = DTYPES[entry.dtype].itemsize, entry.names
+    slabs = [arrays.slab(shape, itemsize) for shape in twin.arrays.values()]
+    if entry.op == "note":
+        return [Piece(entry, slice(0, len(names)), names, max(1, *entry.shape[:1]))]
     if entry.op == "stack":
         [(height, *rest)], count = slabs, len(names)
         rows = rest[0] if rest else 1
@@ -243,26 +253,51 @@ def _steps(shape: tuple[int, ...], rows: int) -> Iterator[slice]:
     return (slice(start, min(start + rows, height)) for start in range(0, height, rows))
 
 
-def _store(
-    piece: Piece, source: Mapping[str, Tensor], weights: Path, advance: Advance, stop: threading.Event
+def _take(
+    piece: Piece,
+    source: Path | Mapping[str, Tensor],
+    put: Callable[[np.ndarray, slice], None],
+    advance: Advance,
+    stop: threading.Event,
 ) -> dict[str, str]:
-    """Copy a piece's tensors into the arrays, unless ``stop`` is set. Returns their hashes."""
+    """Read a piece's tensors from an Orbax folder or from tensors, unless ``stop`` is set.
+
+    ``put`` takes blocks [tensors, rows, ...], which do not last, and their rows. Returns the tensors' hashes.
+    """
     entry, names = piece.entry, piece.names
     hashes = [hashlib.sha256() for _ in names]
-    shapes = entry.arrays
     for rows in _steps(entry.shape, piece.rows):
         if stop.is_set():
             break
         block = _block((len(names), rows.stop - rows.start, *entry.shape[1:]), DTYPES[entry.dtype])
-        for name, out, digest in zip(names, block, hashes, strict=True):
-            source[name].read_into(out, rows.start)
+        for index, (name, digest) in enumerate(zip(names, hashes, strict=True)):
+            out = block[index : index + 1]
+            if entry.op == "note":
+                out[:] = entry.note(piece.tensors.start + index)
+            elif isinstance(source, Path):
+                at = piece.tensors.start + index
+                places = entry.places(slice(at, at + 1), rows)
+                with _of_tensor(name):
+                    for path, part in entry.split(out).items():
+                        arrays.read(source / manifest.WEIGHTS, path, places[path], part)
+            else:
+                source[name].read_into(out[0], rows.start)
             digest.update(out.reshape(-1).view(np.uint8))
-        places = entry.places(piece.tensors, rows)
-        with _of_tensor(names[0]):
-            for path, part in entry.split(block).items():
-                arrays.write(weights, path, shapes[path], places[path], part)
+        put(block, rows)
         advance(block.nbytes)
     return {name: digest.hexdigest() for name, digest in zip(names, hashes, strict=True)}
+
+
+def _compare(
+    hashes: Mapping[str, str], expected: Mapping[str, str], source: Path | Mapping[str, Tensor]
+) -> None:
+    """Raises InputError when a tensor has another hash than it had when it was converted."""
+    for name, digest in hashes.items():
+        if expected.get(name, digest) != digest:
+            raise InputError(
+                f"{source}: tensor {name} is not what was converted: its bytes were altered; "
+                "convert the published folder again"
+            )
 
 
 def _block(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -271,61 +306,6 @@ def _block(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if not hasattr(_scratch, "memory") or _scratch.memory.nbytes < nbytes:
         _scratch.memory = np.empty(nbytes, np.uint8)
     return _scratch.memory[:nbytes].view(dtype).reshape(shape)
-
-
-def _rows(
-    entries: list[Entry],
-    source: Path | Mapping[str, Tensor],
-    plan: Plan,
-    expected: Mapping[str, str],
-    found: dict[str, str],
-    advance: Advance,
-    stop: threading.Event,
-) -> Iterator[np.ndarray]:
-    """The tensors of entries, in order, in blocks of rows, until ``stop`` is set.
-
-    ``expected``: hashes that they must have, where there is one. ``found`` takes their hashes.
-    """
-    stored = plan.arrays
-    for entry in entries:
-        # A tied tensor lies in the array of its twin.
-        rows = 1 if entry.op == "note" else _pieces(stored[entry.paths[0]])[0].rows
-        for index, name in enumerate(entry.names):
-            digest = hashlib.sha256()
-            for block in _blocks(entry, index, name, rows, source):
-                digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
-                yield block
-                advance(block.nbytes)
-                if stop.is_set():
-                    raise InputError("the conversion was stopped")  # by what is told instead of this
-            found[name] = digest.hexdigest()
-            if expected.get(name, found[name]) != found[name]:
-                raise InputError(
-                    f"{source}: tensor {name} is not what was converted: its bytes were altered; "
-                    "convert the published folder again"
-                )
-
-
-def _blocks(
-    entry: Entry, index: int, name: str, rows: int, source: Path | Mapping[str, Tensor]
-) -> Iterator[np.ndarray]:
-    """Tensor ``index`` of an entry, so many rows at a time, from an Orbax folder or from tensors."""
-    if entry.op == "note":
-        yield entry.note(index)
-        return
-    for step in _steps(entry.shape, rows):
-        if isinstance(source, Path):
-            places = entry.places(slice(index, index + 1), step)
-            with _of_tensor(name):
-                parts = {
-                    path: arrays.read(source / manifest.WEIGHTS, path, region)
-                    for path, region in places.items()
-                }
-            yield entry.join(parts)[0]
-        else:
-            block = np.empty((step.stop - step.start, *entry.shape[1:]), DTYPES[entry.dtype])
-            source[name].read_into(block, step.start)
-            yield block
 
 
 def _all[T](work: Callable[[T, threading.Event], object], items: Sequence[T], threads: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors
 
-from jddtree.checkpoint.published import DTYPES, write
+from jddtree.checkpoint.published import DTYPES, begin, store
 
 Tensors = dict[str, tuple[str, list[int], bytes]]  # name -> dtype, shape, data
 
@@ -28,7 +28,7 @@ def write_published(folder: Path, config: dict, tensors: Tensors) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     layout = [(name, dtype, tuple(shape)) for name, (dtype, shape, _) in tensors.items()]
     arrays = (np.frombuffer(data, DTYPES[dtype]).reshape(shape) for dtype, shape, data in tensors.values())
-    write(folder / "model.safetensors", layout, arrays)
+    store(begin(folder / "model.safetensors", layout), arrays)
     return folder
 
 
