@@ -1,10 +1,18 @@
 """What a comparison records: checks with an error and a limit, gathered into cases."""
 
-from collections.abc import Callable, Iterator
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+
+from jddtree.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,28 @@ class Case:
         kind = f"limit {first.limit:g}" if first.limit else "must be equal"
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"{first.name}: error {first.error:.3g}, {kind}{more}"
+
+
+@contextmanager
+def reading(path: Path) -> Generator[None]:
+    """A file of reference data that cannot be read, as an InputError: nothing is known of the code then."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise InputError(f"{path} is damaged or cannot be read: {reason}") from error
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz file. Raises InputError."""
+    with reading(path), path.open("rb") as file, np.load(file) as arrays:
+        return dict(arrays)
+
+
+def read_facts(path: Path) -> Any:
+    """The value of a JSON file. Raises InputError."""
+    with reading(path):
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 Cases = Iterator[tuple[str, Callable[[Case], None]]]

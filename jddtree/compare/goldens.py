@@ -16,7 +16,7 @@ from rich.table import Table
 from jddtree.command import json_writer
 from jddtree.compare import goldens_drafter, goldens_e2e, goldens_kimi, goldens_kimi_parts, goldens_tree
 from jddtree.compare.checks import Case, Cases
-from jddtree.errors import InputError
+from jddtree.errors import InputError, about
 
 TOP = ("tree_build", "tree_follow", "kv_compact", "drafter_forward", "e2e", "kimi")
 
@@ -85,30 +85,38 @@ def _models(inside: Path, name: str) -> Iterator[tuple[str, Cases]]:
 
 
 def run(folder: Path) -> Iterator[Row]:
-    """Run everything under ``folder``. What a case raises is its failure, and the other cases still run."""
+    """Run everything under ``folder``. What a case raises is its failure, and the other cases still run.
+
+    Raises InputError when data cannot be read, or there is no device to run on.
+    """
+    jax.devices()  # else every case would fail for want of one
     for category, cases in find(folder):
         yield run_row(category, cases)
 
 
 def run_row(category: str, cases: Cases) -> Row:
-    """Run one category."""
+    """Run one category. Raises InputError when its data cannot be read."""
     with jax.default_matmul_precision("highest"):
         return Row(category, tuple(_run_all(cases)))
 
 
 def _run_all(cases: Cases) -> Iterator[Case]:
-    """A folder whose list of cases cannot be read is one failed case."""
+    """Raises InputError when the list of cases cannot be read."""
     try:
         for name, body in cases:
             yield _run_case(name, body)
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
-        yield Case("reading the folder", exception=_one_line(error))
+        raise InputError(f"its list of cases is damaged: {_one_line(error)}") from error
 
 
 def _run_case(name: str, body: Callable[[Case], None]) -> Case:
     case = Case(name)
     try:
         body(case)
+    except InputError:
+        raise
     except Exception as error:  # A crash in the code under test is a result.
         case.exception = _one_line(error)
     return case
@@ -122,10 +130,11 @@ def main(folder: Path, json_file: str | None) -> int:
     """Print the table, write the JSON if asked, and return 0 if all passed, else 1."""
     write_json = json_writer(json_file)
     rows = []
-    for row in run(folder):
-        rows.append(row)
-        passed = sum(case.passed for case in row.cases)
-        print(f"{row.category}: {passed} of {len(row.cases)} cases passed", file=sys.stderr, flush=True)
+    with about(folder):
+        for row in run(folder):
+            rows.append(row)
+            passed = sum(case.passed for case in row.cases)
+            print(f"{row.category}: {passed} of {len(row.cases)} cases passed", file=sys.stderr, flush=True)
     passed = all(row.passed for row in rows)
     report = {"folder": str(folder), "passed": passed, "categories": [row.summary() for row in rows]}
     write_json(report)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jddtree.cache import append
-from jddtree.compare.checks import Case, Cases
+from jddtree.compare.checks import Case, Cases, read_arrays
 from jddtree.compare.weights import reference_drafter
 from jddtree.models.dflash import DFlash
 
@@ -24,7 +24,7 @@ def drafter_forward(folder: Path) -> Cases:
     for path in sorted(folder.glob("case_*.npz")):
 
         def body(case: Case, path: Path = path) -> None:
-            _rounds(case, drafter(), np.load(path))
+            _rounds(case, drafter(), read_arrays(path))
 
         yield path.stem, body
 

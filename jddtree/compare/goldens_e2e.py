@@ -1,6 +1,5 @@
 """Reference data for whole generations, and for every stage of their first rounds."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from jddtree.accept import follow
 from jddtree.cache import append, commit
-from jddtree.compare.checks import Case, Cases
+from jddtree.compare.checks import Case, Cases, read_arrays, read_facts
 from jddtree.compare.weights import FLOAT32, reference_pair
 from jddtree.decoder import Decoder, Task
 from jddtree.finish import Generation
@@ -39,7 +38,7 @@ DRAFT_INPUTS = ("target_hidden", "noise_embedding", "draft_position_ids")
 
 def generations(folder: Path) -> Cases:
     """A case is a run of ``runs.json`` or a trace file."""
-    facts = json.loads((folder / "runs.json").read_text())
+    facts = read_facts(folder / "runs.json")
     pair = cache(lambda: reference_pair(folder))
     slots = max(len(facts["prompts"][run["prompt_index"]]) + run["max_new_tokens"] for run in facts["runs"])
 
@@ -68,7 +67,7 @@ def generations(folder: Path) -> Cases:
     for path in sorted(folder.glob("trace_*.npz")):
 
         def body(case: Case, path: Path = path) -> None:
-            _check_trace(case, pair(), np.load(path))
+            _check_trace(case, pair(), read_arrays(path))
 
         yield path.stem, body
 

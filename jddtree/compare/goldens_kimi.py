@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from jddtree.cache import append
-from jddtree.compare.checks import Case, Cases
+from jddtree.compare.checks import Case, Cases, reading
 from jddtree.compare.weights import FLOAT32, reference_kimi
 from jddtree.models.kimi_k2 import KimiK2
 from jddtree.models.layers import rope_tables
@@ -31,7 +31,8 @@ def model_outputs(folder: Path) -> Cases:
     for path in sorted(folder.with_name(f"{folder.name}_outputs").glob("*.safetensors")):
 
         def body(case: Case, path: Path = path) -> None:
-            golden = load_file(path)
+            with reading(path):
+                golden = load_file(path)
             if "chunk_sizes" in golden:
                 _pieces(case, load(), golden)
                 return

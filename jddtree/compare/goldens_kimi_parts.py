@@ -1,6 +1,5 @@
 """Reference data for single parts of Kimi K2: INT4 weights, rotary tables, router groups, tokenizer."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 from flax import nnx
 from safetensors.flax import load_file
 
-from jddtree.compare.checks import Case, Cases
+from jddtree.compare.checks import Case, Cases, read_facts, reading
 from jddtree.config import KimiK2Config, target_config
 from jddtree.models import layers
 from jddtree.models.moe import Router
@@ -36,7 +35,8 @@ SIZES = (
 
 def expert_dequant(path: Path) -> Cases:
     """Packed weights to numbers, exactly, in both rounding modes; a case is a projection of an expert."""
-    tensors = load_file(path)
+    with reading(path):
+        tensors = load_file(path)
     for name in sorted({key.rpartition(".")[0] for key in tensors}):
 
         def body(case: Case, name: str = name) -> None:
@@ -54,8 +54,9 @@ def expert_dequant(path: Path) -> Cases:
 
 def rope_tables(path: Path) -> Cases:
     """Frequencies, cos, sin, amplitude and softmax scale of every configuration in the JSON beside it."""
-    tensors = load_file(path)
-    for name, entry in json.loads(path.with_suffix(".json").read_text()).items():
+    with reading(path):
+        tensors = load_file(path)
+    for name, entry in read_facts(path.with_suffix(".json")).items():
 
         def body(case: Case, name: str = name, entry: dict[str, Any] = entry) -> None:
             dim, scaling = entry["dim"], entry.get("rope_scaling")
@@ -85,8 +86,9 @@ def router_groups(path: Path) -> Cases:
     """The router with expert groups: the same experts, and their weights."""
 
     def body(case: Case) -> None:
-        tensors = load_file(path)
-        facts = json.loads(path.with_suffix(".json").read_text())
+        with reading(path):
+            tensors = load_file(path)
+        facts = read_facts(path.with_suffix(".json"))
         config = _kimi(
             hidden_size=facts["hidden"],
             n_routed_experts=facts["n_routed_experts"],
@@ -112,7 +114,7 @@ def router_groups(path: Path) -> Cases:
 def tokenizer_toy(folder: Path) -> Cases:
     """Text to token ids, with special tokens recognised and as plain text; a case is a text."""
     tokenizer = load_tokenizer(folder)
-    for index, entry in enumerate(json.loads((folder / "cases.json").read_text(encoding="utf-8"))["cases"]):
+    for index, entry in enumerate(read_facts(folder / "cases.json")["cases"]):
 
         def body(case: Case, entry: dict[str, Any] = entry) -> None:
             if tokenizer is None:

@@ -1,6 +1,5 @@
 """Reference data for the tree: building it, following the target through it, keeping the accepted slots."""
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from jddtree.accept import follow
 from jddtree.cache import commit
-from jddtree.compare.checks import Case, Cases
+from jddtree.compare.checks import Case, Cases, read_arrays, read_facts
 from jddtree.tree import Tree, ancestor_bits, build, build_from_top, first_child_next_sibling
 from pallas_kernels.tree_attention.reference import unpack_mask
 
@@ -25,11 +24,11 @@ NEAR_TIE = 1e-5
 def tree_build(folder: Path) -> Cases:
     """The tree from the reference's own top tokens, exactly; and from the logits, up to ties."""
     index = folder / "index.json"
-    facts = {entry["name"]: entry for entry in json.loads(index.read_text())} if index.is_file() else {}
+    facts = {entry["name"]: entry for entry in read_facts(index)} if index.is_file() else {}
     for path in sorted(folder.glob("*.npz")):
 
         def body(case: Case, path: Path = path) -> None:
-            golden = dict(np.load(path))
+            golden = read_arrays(path)
             if golden["top_log_probs"].size:
                 _from_top(case, golden)
             _from_logits(case, golden, facts.get(path.stem, {}))
@@ -139,7 +138,7 @@ def tree_follow(folder: Path) -> Cases:
     for path in sorted(folder.glob("*.npz")):
 
         def body(case: Case, path: Path = path) -> None:
-            golden = np.load(path)
+            golden = read_arrays(path)
             parents, depths = golden["parents"], golden["node_depths"]
             slots, deepest = len(parents), int(depths.max(initial=0))
             tree = Tree(
@@ -173,9 +172,9 @@ def kv_compact(folder: Path) -> Cases:
     for path in sorted(folder.glob("*.npz")):
 
         def body(case: Case, path: Path = path) -> None:
-            golden = np.load(path)
+            golden = read_arrays(path)
             past, keep = int(golden["past_length"]), golden["keep_indices"]
-            names = sorted(name.removesuffix("_in") for name in golden.files if name.endswith("_in"))
+            names = sorted(name.removesuffix("_in") for name in golden if name.endswith("_in"))
             window = {name: golden[f"{name}_in"].swapaxes(1, 2) for name in names}
             room = [(0, 0), (0, len(keep) + 1), (0, 0), (0, 0)]
             cache = {name: np.pad(leaf[:, :past], room) for name, leaf in window.items()}

@@ -153,14 +153,23 @@ def test_a_category_without_cases_fails(tmp_path: Path, capsys: pytest.CaptureFi
     assert "no case ran" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_read_is_a_failed_case(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("part", "file"),
+    [
+        ("kv_compact", "case_001.npz"),
+        ("e2e/tiny_a", "runs.json"),
+        ("kimi/expert_dequant.safetensors", "expert_dequant.safetensors"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_bad_input(
+    part: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = copy(tmp_path, "kv_compact")
-    (folder / "kv_compact" / "case_000.npz").write_bytes(b"not an archive")
-    assert main(["goldens", str(folder)]) == 1
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kv_compact case_")]
-    assert [line.split(":")[0] for line in lines] == ["kv_compact case_000"]
+    damaged = copy(tmp_path, part) / part
+    damaged = (damaged.parent if damaged.is_file() else damaged) / file
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    assert main(["goldens", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1 and f"error: {damaged} is damaged" in printed.err and not printed.out
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.write_text(""), Path.mkdir])
