@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from jddtree.devices import speaks
+from jddtree.devices import missing, speaks
 from jddtree.errors import InputError
 
 
@@ -34,7 +34,8 @@ def console() -> Console:
 
 
 def exit_status(job: Callable[[], int], interrupted: str) -> int:
-    """Run a command. Returns its own exit status; 2 after bad input or a file system that refuses; 130 after
+    """Run a command. Returns its own exit status; 2 after bad input, a file system that refuses or
+    without devices; 130 after
     Ctrl-C, which says ``interrupted``; 141 when the reader of the output has gone, as shells have it.
     """
     try:
@@ -50,6 +51,13 @@ def exit_status(job: Callable[[], int], interrupted: str) -> int:
     except KeyboardInterrupt:
         say(interrupted)
         return 130
+    except Exception:
+        # Asked afterwards: looking for devices takes seconds, and must not come before processes are joined.
+        reason = missing()
+        if reason is None:
+            raise
+        _complain(reason)
+        return 2
 
 
 def _complain(reason: str) -> None:

@@ -1,6 +1,7 @@
 """Which devices run a pair: the flags for its layout, and joining with other processes."""
 
 import argparse
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -9,6 +10,8 @@ import jax
 
 from jddtree.errors import InputError
 from jddtree.sharding import ONE_DEVICE, Layout
+
+_ASKED = ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES")
 
 
 def add_layout(add: Callable[..., object]) -> None:
@@ -74,6 +77,17 @@ def _check_address(address: str, serves: bool) -> None:
 def speaks() -> bool:
     """Whether this process is the one that talks to the user."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def missing() -> str | None:
+    """Why JAX finds no devices here, in one line; None where it does."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split(" (set JAX_PLATFORMS")[0].splitlines() or ["there are no such devices"]
+        given = [f"{name}={os.environ[name]}" for name in _ASKED if name in os.environ]
+        return f"JAX cannot start with {', '.join(given) or 'its defaults'}: {reason[0]}"
+    return None
 
 
 def _layout(value: str) -> Layout:

@@ -1,10 +1,12 @@
 """How commands end."""
 
+import os
 import subprocess
 import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
 
+import jax
 import pytest
 
 from jddtree.command import Parser, exit_status, leave, path
@@ -31,6 +33,37 @@ def test_what_a_user_can_cause_is_a_status_and_one_line(capsys, error, status, l
 
     assert exit_status(job, "stopped") == status
     assert capsys.readouterr().err.splitlines() == ([line] if line else [])
+
+
+def test_a_machine_without_the_devices_asked_for_is_one_line(capsys, monkeypatch):
+    def job() -> int:
+        raise RuntimeError("no devices")
+
+    with pytest.raises(RuntimeError):
+        exit_status(job, "stopped")
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+
+    def devices() -> list:
+        raise RuntimeError("Unable to initialize backend 'cuda': none (set JAX_PLATFORMS='' to)\nx")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    assert exit_status(job, "stopped") == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: JAX cannot start with JAX_PLATFORMS=cuda")
+    assert line.endswith("Unable to initialize backend 'cuda': none")
+
+
+def test_an_environment_that_jax_refuses_is_one_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "jddtree.generate", "--help"],
+        env=os.environ | {"JAX_NUM_CPU_DEVICES": "many"},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'error: Invalid value "many" for JAX flag jax_num_cpu_devices\n'
 
 
 def test_a_job_says_its_own_status():
