@@ -17,6 +17,7 @@ from jddtree.plan.flags import parse
 from jddtree.plan.memory import Holdings
 from jddtree.plan.pair import abstract_pair, packed_modules
 from jddtree.sharding import Layout, check
+from jddtree.wording import counted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +51,8 @@ def planned(flags: argparse.Namespace, box: machine.Machine) -> tuple[Holdings, 
     """What each device would hold, and the models' names. Raises InputError."""
     layout = Layout.parse(flags.layout) if flags.layout else Layout(tensor=box.devices)
     if layout.size != box.devices:
-        raise InputError(f"layout {layout} takes {layout.size} devices; {box.name} has {box.devices}")
+        takes = counted(layout.size, "device")
+        raise InputError(f"layout {layout} takes {takes}; {box.name} has {box.devices}")
     dtype = jnp.dtype(flags.dtype)
     target, drafter, drafter_name = abstract_pair(flags.target, flags.drafter, dtype)
     check(layout, target.config, packed_modules(target))

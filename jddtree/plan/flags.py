@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jddtree.command import Parser, path
 from jddtree.errors import InputError
+from jddtree.load import SMOLLM2
 from jddtree.plan.machine import EXAMPLES
 from jddtree.plan.pair import KIMI, KIMI_DRAFTER, NO_DRAFTER
 
@@ -39,13 +40,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=path,
         default=Path(KIMI),
         metavar="DIR",
-        help=f"a folder with the target's config.json, or {KIMI} (default)",
+        help=f"a folder with the target's config.json, a GGUF file, {SMOLLM2}, or {KIMI} (default)",
     )
     add(
         "--drafter",
         type=path,
         metavar="DIR",
-        help=f"a folder with the drafter's config.json, {KIMI_DRAFTER} (default for {KIMI}), or {NO_DRAFTER}",
+        help=f"a folder with the drafter's config.json, "
+        f"{KIMI_DRAFTER} (default for {KIMI}), or {NO_DRAFTER}; {SMOLLM2} has its own",
     )
     add(
         "--layout",

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jddtree.checkpoint.gguf import is_gguf, read_gguf
 from jddtree.checkpoint.skeleton import abstract_model, array_paths
 from jddtree.config import KimiK2Config, drafter_config, read_json, target_config, text_config
 from jddtree.errors import InputError, about
-from jddtree.load import check_fit
+from jddtree.load import SMOLLM2, check_fit, is_named, pair_places
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Target
 from jddtree.pytree import dotted
@@ -26,13 +27,15 @@ def abstract_pair(
 ) -> tuple[Target, Drafter | None, str | None]:
     """The two models with `jax.ShapeDtypeStruct` leaves, as loading them would give, and the drafter's name.
 
-    ``dtype``: of weights that are not INT4. Without ``drafter``, Kimi K2.6 has its own, another target none.
+    ``dtype``: of weights that are not INT4. Without ``drafter``, a named target has its own, another none.
 
     Raises:
       InputError: no config.json, one that is not usable, or a drafter for another target.
     """
     if drafter is None and _is_named(target, KIMI):
         drafter = Path(KIMI_DRAFTER)
+    elif is_named(target):
+        target, drafter = pair_places(target, drafter)
     with about(target):
         raw = _config(target)
         target_config(raw)
@@ -59,8 +62,10 @@ def _is_named(place: Path, name: str) -> bool:
 def _config(place: Path) -> dict[str, Any]:
     if any(_is_named(place, name) for name in (KIMI, KIMI_DRAFTER)):
         return read_json(CONFIGS / f"{place}.json")
+    if is_gguf(place):
+        return read_gguf(place).config
     if not (place / "config.json").is_file():
-        raise InputError(f"{place} holds no config.json: give a model's folder, or {KIMI}")
+        raise InputError(f"{place} holds no config.json: give a model's folder, {SMOLLM2} or {KIMI}")
     return read_json(place / "config.json")
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from jddtree import load
 from jddtree.plan.__main__ import main
 from jddtree.plan.report import agrees, compiled_text
 from tests import tiny
@@ -57,6 +58,18 @@ def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture) -> None:
     assert main(flags) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["drafter"] is None and plan["draft"] is None
+
+
+def test_a_named_target_has_its_own_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(load, "smollm2_file", lambda: CHECKPOINTS / "k2-mini")
+    monkeypatch.setattr(load, "BUNDLED", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2-dflash").symlink_to(CHECKPOINTS / "k2-mini-dflash")
+    status, plan = planned(tmp_path, "--target", "smollm2", "--topology", "8x-h200", "--budgets", "8")
+    assert (status, plan["target"], plan["drafter"]) == (0, "smollm2", str(tmp_path / "smollm2-dflash"))
+    assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
