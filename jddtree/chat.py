@@ -96,6 +96,12 @@ def render(template: ChatTemplate, messages: list[Message], thinking: bool, tool
         raise InputError(f"{template.file}: the chat template failed: {reason}") from error
 
 
+def thinks(template: ChatTemplate) -> bool:
+    """Whether ``thinking`` changes how an answer starts. Errors as `render`."""
+    asked: list[Message] = [{"role": "user", "content": "?"}]
+    return render(template, asked, True) != render(template, asked, False)
+
+
 def encode_chat(
     tokenizer: Tokenizer,
     template: ChatTemplate,

@@ -20,6 +20,7 @@ from jddtree.checkpoint.place import Say, partial_of, put_in_place, sole_writer
 from jddtree.checkpoint.published import Tensor
 from jddtree.command import Parser, exit_status, leave, path
 from jddtree.errors import InputError, about
+from jddtree.wording import counted
 
 FORMS = {"orbax": "Orbax", "hf": "published"}
 
@@ -72,7 +73,7 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
     total = sum(entry.nbytes for entry in plan.entries)
     say(f"{source} -> {destination} ({FORMS[to]} form)")
     rate = (total - earlier) / 1e6 / max(seconds, 1e-9)
-    say(f"{count} tensors, {total} bytes, {seconds:.1f} s, {rate:.0f} MB/s")
+    say(f"{counted(count, 'tensor')}, {total} bytes, {seconds:.1f} s, {rate:.0f} MB/s")
     if earlier:
         say(
             f"{earlier} bytes are of an earlier run that was stopped, as they were read back then; --check "
@@ -92,12 +93,12 @@ def check(folder: Path, say: Say) -> None:
     if not manifest.is_converted(folder):
         read_configs(folder)
         count, total = transfer.verify_download(folder)
-        say(f"{folder}: {count} files, {total} bytes are as they were published")
+        say(f"{folder}: {counted(count, 'file')}, {total} bytes are as they were published")
         return
     found = manifest.read_manifest(folder)
     manifest.check_config(found, read_configs(folder)[0], folder)
     count, total = transfer.verify(found.plan, folder)
-    say(f"{folder}: {count} tensors, {total} bytes are as they were converted")
+    say(f"{folder}: {counted(count, 'tensor')}, {total} bytes are as they were converted")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,6 +22,7 @@ from jddtree.models.target import Target
 from jddtree.sampling import GREEDY, Mode, Policy, stack
 from jddtree.state import GREEDY_ONLY, DecodeState, Method, Options, Request, new_state, state_specs
 from jddtree.tokenizer import Tokenizer
+from jddtree.wording import counted
 from pallas_kernels.dispatch import traced_kernels
 
 CHUNKS = (32, 256)
@@ -115,7 +116,9 @@ class Decoder:
         self._mesh = sharding.mesh_of(self._weights)
         self._layout = sharding.layout_of(self._mesh)
         if rows % self._layout.data:
-            raise InputError(f"layout {self._layout}: {rows} rows cannot be shared by {self._layout.data}")
+            raise InputError(
+                f"layout {self._layout}: {counted(rows, 'row')} cannot be shared by {self._layout.data}"
+            )
         self._weight_specs = [leaf.sharding.spec for leaf in self._weights] if self._mesh else None
         empty = partial(new_state, target, drafter, method, rows // self._layout.data, slots, dtype)
         self._state_specs = state_specs(self._layout, target, drafter, jax.eval_shape(empty))
@@ -289,7 +292,7 @@ class Decoder:
 
     def _check(self, tasks: Sequence[Task]) -> None:
         if not 1 <= len(tasks) <= self.rows:
-            raise InputError(f"{len(tasks)} prompts for a decoder of {self.rows} rows")
+            raise InputError(f"{counted(len(tasks), 'prompt')} for a decoder of {counted(self.rows, 'row')}")
         mode = Mode.of([task.policy for task in tasks])
         if (mode.sampled, mode.cuts) > (self.options.mode.sampled, self.options.mode.cuts):
             raise InputError(

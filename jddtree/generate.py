@@ -15,7 +15,7 @@ import jax
 from rich.progress import track
 
 from jddtree import devices, statistics
-from jddtree.chat import load_template
+from jddtree.chat import load_template, thinks
 from jddtree.command import console, exit_status, json_writer, leave, say
 from jddtree.decoder import Decoder, Task
 from jddtree.engine import DEFAULT_BUDGET, Engine, Prompt
@@ -26,6 +26,7 @@ from jddtree.flags import DEFAULT_ROWS, parse, wishes
 from jddtree.prompts import Wishes, as_ids, as_messages, batches, read_json_list, read_prompts
 from jddtree.reading import reading
 from jddtree.sharding import ONE_DEVICE, Layout
+from jddtree.wording import counted
 
 SUSPICIOUS_ROUNDS = 16
 """A drafter of which nothing is accepted for so many rounds is broken or meant for another target."""
@@ -65,6 +66,10 @@ def run(flags: argparse.Namespace) -> int:
     longest = engine.pair.target.config.max_position
     if flags.max_context is not None and flags.max_context > longest:
         say(f"note: the target's context of {longest} tokens holds, not --max-context {flags.max_context}")
+    if any(wish.thinking and not wish.raw for _, wish, _ in prompts):
+        template = load_template(engine.pair.checkpoint.folder)
+        if template is None or not thinks(template):
+            say("note: the target's chat template knows no thinking; --thinking on changes nothing")
     many = flags.prompts is not None or flags.n > 1
     show = partial(print, end="", file=sys.stderr if flags.json == "-" else sys.stdout, flush=True)
     show = show if devices.speaks() else lambda text: None
@@ -265,8 +270,8 @@ def summary(
     reasons = sorted({str(result.finish_reason) for result in results})
     speed = tokens_per_second(results, seconds)
     texts = f"{len(results)} texts, " if len(results) > 1 else ""
-    tokens = sum(len(result.output_ids) for result in results)
-    parts = [f"{texts}{tokens} tokens ({', '.join(reasons)}), {len(lengths)} rounds"]
+    tokens = counted(sum(len(result.output_ids) for result in results), "token")
+    parts = [f"{texts}{tokens} ({', '.join(reasons)}), {counted(len(lengths), 'round')}"]
     if lengths and speed is not None:
         parts += [f"{sum(lengths) / len(lengths):.2f} committed tokens a round", f"{speed:.1f} tokens/s"]
     parts += [f"compile {seconds.compile:.1f} s", device()]

@@ -22,6 +22,7 @@ from jddtree.config import KimiK2Config, family, read_json, target_config, text_
 from jddtree.errors import InputError
 from jddtree.plan.pair import CONFIGS
 from jddtree.quantization import GROUP
+from jddtree.wording import counted
 from scripts.pair.command import run
 
 CONFIG = CONFIGS / "kimi-k2.6.json"
@@ -96,7 +97,7 @@ def make(out: Path, raw: dict[str, Any], seed: int) -> None:
     with writing(partial / "config.json"):
         (partial / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     put_in_place(out)
-    print(f"{out}: {len(tensors)} tensors, {total / 1e9:.3f} GB, {len(shards)} files")
+    print(f"{out}: {len(tensors)} tensors, {total / 1e9:.3f} GB, {counted(len(shards), 'file')}")
 
 
 def layout(config: KimiK2Config, prefix: str) -> Layout:

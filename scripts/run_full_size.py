@@ -38,6 +38,7 @@ from jddtree.plan.pair import CONFIGS, KIMI, KIMI_DRAFTER
 from jddtree.sampling import Mode
 from jddtree.sharding import ONE_DEVICE, Layout, check, is_staged, parameter_specs, placement
 from jddtree.state import Method, Options
+from jddtree.wording import counted
 from scripts import random_weights
 from scripts.pair.command import run
 from scripts.pair.options import clock
@@ -141,7 +142,7 @@ def timed(
     found["rounds"] = []
     for batch in args.batches:
         if batch % layout.data:
-            say(f"{layout}: {batch} rows cannot be shared by {layout.data}: left out")
+            say(f"{layout}: {counted(batch, 'row')} cannot be shared by {layout.data}: left out")
             continue
         for context in args.contexts:
             slots = slots_for(context + args.rounds * made.block)
@@ -173,7 +174,7 @@ def timed(
 
 def line(record: dict[str, Any]) -> str:
     """One figure for the terminal."""
-    text = f"{record['batch']} rows, context {record['context']}, {record['method']}: "
+    text = f"{counted(record['batch'], 'row')}, context {record['context']}, {record['method']}: "
     text += f"{record['round_ms']:.2f} ms a round"
     if "percent_of_bandwidth" in record:
         text += f", {record['percent_of_bandwidth']:.0f} % of the bandwidth floor"

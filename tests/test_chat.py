@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from jddtree.chat import ChatTemplate, encode_chat, load_template, render
+from jddtree.chat import ChatTemplate, encode_chat, load_template, render, thinks
 from jddtree.errors import InputError
 from jddtree.tokenizer import Tokenizer, load_tokenizer
 
@@ -193,6 +194,11 @@ def test_templates_that_fail_are_named(source, message):
 def test_text_that_is_not_unicode_is_refused(tokenizer, pair):
     with pytest.raises(InputError, match="lone surrogate"):
         encode_chat(tokenizer, pair, [{"role": "user", "content": "a\udcff"}], thinking=False)
+
+
+def test_a_template_thinks_if_an_answer_starts_otherwise(pair):
+    assert thinks(pair)
+    assert not thinks(replace(pair, source="{{ messages[0].content }}"))
 
 
 def test_unknown_roles_are_refused(pair):

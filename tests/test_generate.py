@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -278,7 +279,14 @@ def test_text_goes_through_the_template_and_streams_as_it_decodes(call, chatty, 
         (["--messages", str(tmp_path / "chat.json")], [1, 5, 8, 3, 2]),
         (["--messages", str(tmp_path / "chat.json"), "--thinking", "on"], [1, 5, 8, 3, 9, 2]),
     ):
-        assert json.loads(call(*chatty, *words, "--json", "-")[1])["prompt_ids"] == ids
+        _, out, lines = call(*chatty, *words, "--json", "-")
+        assert json.loads(out)["prompt_ids"] == ids and not any("thinking" in line for line in lines)
+    template = Path(chatty[1]) / "chat_template.jinja"
+    text = template.read_text()
+    template.write_text(text.replace("if thinking", "if false"))
+    _, _, lines = call(*chatty, "w5 w7", "--thinking", "on", "--json", "-")
+    template.write_text(text)
+    assert sum(line.startswith("note: ") and "thinking" in line for line in lines) == 1
 
 
 def test_a_stop_string_ends_the_text_and_what_is_shown(call, chatty):
@@ -467,7 +475,7 @@ def test_a_named_target_without_its_drafter_decodes_plainly(call, tmp_path, monk
 def test_a_summary_without_rounds_has_no_rates():
     row = Generation([1], margins=[0.5], finish_reason="stop")
     line = summary([row], Seconds(load=1.0, compile=2.0), {"a": "xla"})
-    assert line == f"[1 tokens (stop), 0 rounds | compile 2.0 s | {device()} | a: xla]"
+    assert line == f"[1 token (stop), 0 rounds | compile 2.0 s | {device()} | a: xla]"
 
 
 def test_a_pair_spread_over_stages(call, tmp_path):

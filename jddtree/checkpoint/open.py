@@ -19,6 +19,7 @@ from jddtree.checkpoint.place import Say, partial_of, put_in_place, sole_writer
 from jddtree.checkpoint.published import DTYPES, Tensor
 from jddtree.config import read_json
 from jddtree.errors import InputError
+from jddtree.wording import counted
 
 _LAYOUT = b"jddtree weights 2"  # part of the content key: change it when converted weights change
 
@@ -172,7 +173,7 @@ def _fill(
     say(f"Converting {origin} ({sum(e.nbytes for e in plan.entries) / 1e6:.1f} MB) once into {entry}.")
     if plan.skipped:
         names = f"names in {entry / manifest.NAME}"
-        say(f"Skipping {len(plan.skipped)} tensors that are not part of the text model ({names}).")
+        say(f"Skipping {counted(len(plan.skipped), 'tensor')} not part of the text model ({names}).")
     transfer.to_orbax(plan, source, entry, config, published.revision(origin))
 
 

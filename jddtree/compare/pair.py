@@ -31,6 +31,7 @@ from jddtree.models.target import Cache, Target
 from jddtree.prompts import Wishes
 from jddtree.pytree import pytree_dataclass
 from jddtree.sweep.suites import SUITES, read_suite, tasks_of
+from jddtree.wording import counted
 
 TIMES_CHANCE = 2.0
 """A sound drafter gets more than so many times as many tokens accepted a round as one that cannot read."""
@@ -180,7 +181,8 @@ def main(flags: argparse.Namespace) -> int:
     write_json(asdict(found) | {"verdict": found.verdict})
     if flags.json != "-":
         print(
-            f"committed a round of {found.block_size} at most, {found.rounds} rounds, {found.texts} texts:\n"
+            f"committed a round of {found.block_size} at most, {counted(found.rounds, 'round')}, "
+            f"{counted(found.texts, 'text')}:\n"
             f"  the pair          {found.pair:.2f} (first drafted token accepted in {found.first:.0%})\n"
             f"  features rolled   {found.rolled:.2f}\n"
             f"  layers below      {found.below:.2f}\n"
