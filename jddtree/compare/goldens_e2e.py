@@ -13,7 +13,7 @@ from jddtree.accept import follow
 from jddtree.cache import append, commit
 from jddtree.compare.checks import Case, Cases, read_arrays, read_facts
 from jddtree.compare.weights import FLOAT32, reference_pair
-from jddtree.decoder import Decoder, Task
+from jddtree.decoder import Decoder, Prefills, Task
 from jddtree.finish import Generation
 from jddtree.load import Pair
 from jddtree.models.dflash import DFlash
@@ -42,11 +42,19 @@ def generations(folder: Path) -> Cases:
     pair = cache(lambda: reference_pair(folder))
     slots = max(len(facts["prompts"][run["prompt_index"]]) + run["max_new_tokens"] for run in facts["runs"])
 
+    prefills = cache(lambda depth: Prefills())
+
     @cache
     def decoder(method: Method) -> Decoder:
         own = pair()
         return Decoder(
-            own.target, own.drafter if method.depth else None, method, rows=1, slots=slots, dtype=FLOAT32
+            own.target,
+            own.drafter if method.depth else None,
+            method,
+            rows=1,
+            slots=slots,
+            dtype=FLOAT32,
+            prefills=prefills(method.depth),
         )
 
     for run in facts["runs"]:
