@@ -170,5 +170,5 @@ def test_a_decoder_refuses_what_it_was_not_compiled_for(engine, task):
     sampled = engine.decoder([task])
     with pytest.raises(InputError, match="without cuts"):
         next(sampled.decode([replace(task, policy=Sample(top_k=3))]))
-    with pytest.raises(InputError, match="2 prompts for a decoder of 1 rows"):
+    with pytest.raises(InputError, match="2 prompts for a decoder of 1 row"):
         next(sampled.decode([task, task]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jddtree.decoder import Decoder, Task
+from jddtree.decoder import Decoder, Prefills, Task
 from jddtree.finish import Generation
 from jddtree.sampling import GREEDY, Mode, Sample
 from jddtree.state import Method, Options
@@ -34,11 +34,15 @@ def prompts(trained_runs) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def decoder_of(trained) -> Callable[..., Decoder]:
+    prefills = cache(lambda depth, rows: Prefills())
+
     @cache
     def make(name: str = "tree", rows: int = ROWS) -> Decoder:
-        return tiny.decoder(
+        decoder = tiny.decoder(
             trained.target, trained.drafter, METHODS[name], rows=rows, slots=SLOTS, options=OPTIONS, rounds=4
         )
+        decoder._prefills = prefills(METHODS[name].depth, rows)
+        return decoder
 
     return make
 

@@ -23,7 +23,7 @@ def test_a_cut_model_is_the_whole_one_and_as_large_as_planned(tmp_path, capsys):
     assert found["weight_bytes"] == found["planned_weight_bytes"]
     assert [record["method"] for record in found["rounds"]] == ["plain", "chain", "tree(3)"]
     assert all(record["round_ms"] > 0 and record["rounds"] > 0 for record in found["rounds"])
-    assert "ep2: 1 rows, context 5, tree(3): " in capsys.readouterr().out
+    assert "ep2: 1 row, context 5, tree(3): " in capsys.readouterr().out
 
 
 def test_numbers_below_one_are_refused():
