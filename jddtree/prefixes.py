@@ -12,9 +12,6 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Int
 
-MOST = 8192
-"""Longer lists cost more than a sweep over the depths."""
-
 
 @dataclass(frozen=True)
 class Prefixes:
@@ -31,9 +28,9 @@ class Prefixes:
 
 
 @lru_cache(maxsize=64)
-def listed(budget: int, depth: int, width: int) -> Prefixes | None:
+def listed(budget: int, depth: int, width: int, most: int) -> Prefixes | None:
     """All prefixes of up to ``depth`` tokens out of the best ``width`` a depth that can be among the best
-    ``budget``; None when they are more than MOST.
+    ``budget``; None when they are more than ``most``.
     """
     found: list[tuple[int, ...]] = []
     parents: list[int] = []
@@ -45,7 +42,7 @@ def listed(budget: int, depth: int, width: int) -> Prefixes | None:
         total += product
         if total > budget:
             continue
-        if len(found) == MOST:
+        if len(found) == most:
             return None
         place = len(found)
         found.append(ranks)

@@ -20,7 +20,13 @@ from jaxtyping import Array, Float, Int, UInt32
 from jddtree import vocabulary
 from jddtree.prefixes import Prefixes, listed
 from jddtree.pytree import pytree_dataclass
+from pallas_kernels.top_k.api import top_k
 from pallas_kernels.tree_attention.api import pack_mask
+
+LONGEST = {"gpu": 32_768}
+"""Prefixes of the longest list by platform, 8,192 elsewhere: a tree that could hold more is built by a sweep.
+Its hundreds of small kernels cost a GPU more than the sums over a long list; a CPU has nothing to launch.
+"""
 
 
 @pytree_dataclass
@@ -63,7 +69,7 @@ def build(
     if width == 0 or logits.shape[1] == 0:
         return root(anchor, budget)
     values, tokens = vocabulary.top_k(logits, width)
-    log_probs = values - vocabulary.log_sum_exp(logits)
+    log_probs = values - vocabulary.log_sum_exp(logits, values[..., :1])
     return build_from_top(
         tokens, log_probs, anchor, budget=budget, row_budget=row_budget, topk=topk, depth_limit=depth_limit
     )
@@ -88,16 +94,16 @@ def build_from_top(
     )
     log_probs = jnp.where(allowed & jnp.isfinite(log_probs), log_probs, -jnp.inf)
     # Path sums in float32 would reorder nodes closer than about 1e-6; a build is small enough for float64.
-    prefixes = listed(budget, depth, width)
+    prefixes = listed(budget, depth, width, LONGEST.get(jax.default_backend(), 8192))
     with jax.enable_x64(True):
         if prefixes is None:
             selected = jax.vmap(partial(_sweep, budget=budget))(log_probs)
         else:
             selected = _select(log_probs, prefixes, budget)
-    parents, depths, ranks, count = selected
+    parents, depths, ranks = selected
     # Nodes are in order of selection, so the first few are the best tree of so few nodes.
-    count = jnp.minimum(count, row_budget)
-    used = jnp.arange(budget, dtype=jnp.int32) < count[:, None]
+    used = (parents >= 0) & (jnp.arange(budget, dtype=jnp.int32) < row_budget[:, None])
+    count = jnp.sum(used, axis=-1, dtype=jnp.int32)
     parents, depths = jnp.where(used, parents, -1), jnp.where(used, depths, 0)
     node_tokens = jnp.take_along_axis(
         tokens.reshape(tokens.shape[0], -1), jnp.where(used, (depths - 1) * width + ranks, 0), axis=1
@@ -106,17 +112,17 @@ def build_from_top(
 
 
 def _select(log_probs: Float[Array, "B D C"], prefixes: Prefixes, budget: int):
-    """The rows' nodes in selection order: parent slots, depths, ranks (int32 [B, budget]) and how many there
-    are [B]. Takes the best of all prefixes; of equal ones the first in the list.
+    """The rows' nodes in selection order: parent slots (-1 where there is no node), depths and ranks, all
+    int32 [B, budget]. Takes the best of all prefixes; of equal ones the first in the list.
     """
     ended = jnp.zeros((*log_probs.shape[:2], 1), jnp.float64)
     steps = jnp.concatenate([log_probs.astype(jnp.float64), ended], axis=-1)
     scores = jnp.zeros((log_probs.shape[0], len(prefixes.last)), jnp.float64)
     for level, ranks in enumerate(prefixes.ranks):
-        scores = scores + steps[:, level, ranks]
+        scores = scores + steps[:, level].at[:, ranks].get(mode="promise_in_bounds")
     missing = max(budget - len(prefixes.last), 0)
     scores = jnp.pad(scores, ((0, 0), (0, missing)), constant_values=-jnp.inf)
-    best, chosen = jax.lax.top_k(scores, budget)
+    best, chosen = top_k(scores, budget)
     used = jnp.isfinite(best)
     chosen = jnp.minimum(chosen, len(prefixes.last) - 1).astype(jnp.int32)
     above = jnp.asarray(prefixes.parents)[chosen]
@@ -127,7 +133,6 @@ def _select(log_probs: Float[Array, "B D C"], prefixes: Prefixes, budget: int):
         jnp.where(used, slots, -1),
         jnp.where(used, jnp.asarray(prefixes.depths)[chosen], 0),
         jnp.where(used, jnp.asarray(prefixes.last)[chosen], 0),
-        jnp.sum(used, axis=-1, dtype=jnp.int32),
     )
 
 
@@ -168,7 +173,6 @@ def _sweep(log_probs: Float[Array, "D C"], *, budget: int):
         parent_slots.astype(jnp.int32),
         jnp.where(used, level + 1, 0).astype(jnp.int32),
         jnp.where(used, ranks.reshape(-1)[chosen], 0).astype(jnp.int32),
-        jnp.sum(used).astype(jnp.int32),
     )
 
 

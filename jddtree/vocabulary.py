@@ -59,9 +59,8 @@ def top_k(logits: Float[Array, "... V"], k: int) -> tuple[Float[Array, "... k"],
     return values, jnp.take_along_axis(ids, place, axis=-1)
 
 
-def log_sum_exp(logits: Float[Array, "... V"]) -> Float[Array, "... 1"]:
-    """Of all tokens' logits."""
-    found, axes = jax.nn.logsumexp(logits, axis=-1, keepdims=True), width_axes()
-    if not axes:
-        return found
-    return jax.nn.logsumexp(jax.lax.all_gather(found, axes), axis=0)
+def log_sum_exp(logits: Float[Array, "... V"], largest: Float[Array, "... 1"]) -> Float[Array, "... 1"]:
+    """Of all tokens' logits, whose ``largest`` is known: that saves a pass over them."""
+    shift, axes = jnp.where(jnp.isfinite(largest), largest, 0), width_axes()
+    total = jnp.sum(jnp.exp(logits - shift), axis=-1, keepdims=True)
+    return jnp.log(jax.lax.psum(total, axes) if axes else total) + shift

@@ -29,6 +29,14 @@ def swept_from_top(*args, **limits) -> Tree:
         return build_from_top(*args, **limits)
 
 
+@partial(jax.jit, static_argnames="budget")
+def gpus_from_top(*args, **limits) -> Tree:
+    """As trees are built on a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "gpu")
+        return build_from_top(*args, **limits)
+
+
 jitted_unpack = jax.jit(unpack_mask, static_argnums=1)
 jitted_links = jax.jit(first_child_next_sibling)
 
@@ -89,6 +97,19 @@ def test_every_row_is_the_heaps_tree_ties_caps_and_limits_included(
         depths, width = max(int(depth_limit[row]), 0), int(topk[row])
         own_tokens, own_log_probs = tokens[row, :depths, :width], log_probs[row, :depths, :width]
         check_row(tree, row, own_tokens, own_log_probs, int(anchor[row]), int(row_budget[row]))
+
+
+@pytest.mark.parametrize("grid", [0.25, 2.0**-20])  # many ties, or few
+def test_on_a_gpu_a_long_list_gives_the_heaps_trees_too(grid):
+    draws = np.random.default_rng(3).normal(size=(ROWS, 15, 64)) ** 2 * 3
+    log_probs = np.sort(np.floor(-draws / grid) * grid)[..., ::-1].astype(np.float32)
+    log_probs[1, 2:, 3:] = -np.inf
+    tokens = np.random.default_rng(4).permuted(np.tile(np.arange(64, dtype=np.int32), (ROWS, 15, 1)), axis=-1)
+    tree = gpus_from_top(
+        tokens, log_probs, rows_of(7, 8, 9), budget=64, **limits_of((64, 64, 15), (64, 64, 15), (50, 64, 15))
+    )
+    for row, budget in enumerate((64, 64, 50)):
+        check_row(tree, row, tokens[row], log_probs[row], 7 + row, budget)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
