@@ -59,6 +59,8 @@ class GroupedQueryAttention(nnx.Module):
         """Attend over [cache ; x], and return x's own keys and values beside the output."""
         c = self.config
         rows, slots, _ = x.shape
+        # As in `jddtree.models.layers.MLP.inner`.
+        x = jax.lax.optimization_barrier(x)
         q = self.q_proj(x).reshape(rows, slots, -1, c.head_dim)
         if self.q_norm is not None:
             q = self.q_norm(q)

@@ -20,7 +20,13 @@ FLOAT32 = jnp.dtype(jnp.float32)
 def rms_norm(x: Float[Array, "... M"], weight: Float[Array, " M"], eps: float) -> Float[Array, "... M"]:
     """RMS norm as the public code does it: statistics in float32, cast back, then times the weight."""
     x32 = x.astype(jnp.float32)
+    if single := x.size == x.shape[-1]:
+        # With a row of zeros, which is left out again: XLA on GPUs makes one kernel of a norm of rows, but two
+        # of a norm of one.
+        x32 = x32.reshape(1, -1) * np.array([[1], [0]], np.float32)
     scaled = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    if single:
+        scaled = scaled[:1].reshape(x.shape)
     return weight * scaled.astype(x.dtype)
 
 
@@ -227,4 +233,6 @@ class MLP(nnx.Module):
 
     def inner(self, x: Float[Array, "... M"]) -> Float[Array, "... I"]:
         """What goes into ``down_proj``."""
+        # Else a single token's norm is worked out anew in either product, and they in kernels of their own.
+        x = jax.lax.optimization_barrier(x)
         return jax.nn.silu(self.gate_proj(x)) * self.up_proj(x)
