@@ -134,12 +134,8 @@ def attend_split(
                 scores = pl.run_scoped(products, plgpu.ACC((ROWS, HALF))) * (scale * to_log2)
                 if in_block:
                     keys = pl.ds(turn * KEYS + group * HALF, HALF)
-                    added = plgpu.load(
-                        bias_ref,
-                        (batch if bias.shape[0] > 1 else 0, own, keys),
-                        layout=plgpu.Layout.WGMMA,
-                        optimized=False,
-                    )
+                    seen = bias_ref.at[batch if bias.shape[0] > 1 else 0, own, keys]
+                    added = plgpu.load(seen, layout=plgpu.Layout.WGMMA, optimized=False)
                     scores = jnp.where(added < 0, HIDDEN, scores)
                 else:
                     seen = column < length - (first + turn) * KEYS - group * HALF
@@ -149,7 +145,7 @@ def attend_split(
                 row_s[group] = highest
                 plgpu.barrier_arrive(exchanged)
                 plgpu.barrier_wait(exchanged)
-                others = plgpu.load(row_s, (1 - group,), layout=by_row)
+                others = plgpu.load(row_s.at[1 - group], layout=by_row)
                 higher = jnp.maximum(peak, jnp.maximum(highest, others))
                 weights = jnp.exp2(scores - lax.broadcast_in_dim(higher, scores.shape, [0]))
                 weights_s[group] = weights.astype(jnp.bfloat16)
@@ -159,7 +155,7 @@ def attend_split(
                 sums = sums * lax.broadcast_in_dim(shrink, sums.shape, [0])
                 plgpu.barrier_wait(weighed)
                 both = side_by_side(
-                    *(plgpu.load(weights_s, (part,), layout=plgpu.Layout.WGMMA) for part in range(2))
+                    *(plgpu.load(weights_s.at[part], layout=plgpu.Layout.WGMMA) for part in range(2))
                 )
 
                 def add(accumulator):
@@ -180,7 +176,7 @@ def attend_split(
             row_s[group] = own_total
             plgpu.barrier_arrive(exchanged)
             plgpu.barrier_wait(exchanged)
-            total = own_total + plgpu.load(row_s, (1 - group,), layout=by_row)
+            total = own_total + plgpu.load(row_s.at[1 - group], layout=by_row)
             something = total > 0
             share = jnp.where(something, 1.0 / jnp.where(something, total, 1.0), 0.0)
             q_s[group] = (sums * lax.broadcast_in_dim(share, sums.shape, [0])).astype(jnp.bfloat16)

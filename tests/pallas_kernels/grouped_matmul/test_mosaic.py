@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.grouped_matmul import api, grouping, mosaic, tiles
 from pallas_kernels.grouped_matmul.reference import unpack
 
@@ -111,6 +112,18 @@ def test_blocks_of_tiles_equal_the_reference(tokens, inner, hidden):
     wanted = exact(x.astype(jnp.float32), ids, shares, packed)
     found, wanted = (np.asarray(array, np.float64) for array in (found, wanted))
     assert np.linalg.norm(found - wanted) < 6e-3 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize(("tokens", "inner", "hidden"), [(1, 256, 896), (17, 256, 320), (200, 64, 128)])
+def test_on_hopper_it_is_taken_and_lowers(tokens, inner, hidden, hopper):
+    packed = tiles.pack(*random_experts(4, inner, hidden))
+    x, shares = jnp.ones((tokens, hidden), jnp.bfloat16), jnp.ones((tokens, 2))
+    ids = jnp.broadcast_to(jnp.arange(2, dtype=jnp.int32), (tokens, 2))
+    with hopper, traced_kernels() as ran:
+        program = jax.jit(partial(api.expert_mlp, rounding="bfloat16")).trace(x, ids, shares, packed)
+        lowered = program.lower(lowering_platforms=("cuda",))
+    assert ran == {"grouped_matmul": "mosaic_gpu"}
+    assert lowered.as_text().count("stablehlo.custom_call @mosaic_gpu") == 2
 
 
 def test_the_kernel_is_not_taken_off_hopper():

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.tree_attention import mosaic
 from pallas_kernels.tree_attention.api import pack_mask, tree_attention
 from pallas_kernels.tree_attention.reference import partial_attention
@@ -76,6 +77,18 @@ def test_a_slot_that_is_not_a_number_reaches_those_alone_that_see_it():
     )
     assert np.isnan(bad[[1, 3]]).all()
     np.testing.assert_array_equal(bad[[0, 2, 4]], whole[[0, 2, 4]])
+
+
+@pytest.mark.parametrize(("slots", "heads", "rows"), [(1, 8, 1), (17, 64, 2)])
+def test_on_hopper_it_is_taken_and_lowers(slots, heads, rows, hopper):
+    q, prefix, block = drawn(rows, slots, heads)
+    mask, lengths = pack_mask(np.tri(slots, dtype=bool)[None]), jnp.full((rows,), 100, jnp.int32)
+    attend = jax.jit(partial(tree_attention, scale=0.04, value_width=mosaic.VALUES))
+    arrays = q, prefix, None, block, None, lengths, mask
+    with hopper, traced_kernels() as ran:
+        lowered = attend.trace(*arrays).lower(lowering_platforms=("cuda",))
+    assert ran == {"tree_attention": "mosaic_gpu"}
+    assert lowered.as_text().count("stablehlo.custom_call @mosaic_gpu") == 1
 
 
 def test_the_kernel_is_not_taken_for_other_arrays_or_off_hopper():

@@ -1,13 +1,12 @@
 """The fused GPU kernel: over the named cases in interpret mode, and its lowering for CUDA without a GPU."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.tree_attention.api import WIDE, causal_mask, pack_mask, tree_attention
@@ -74,14 +73,6 @@ def chosen(
     )
 
 
-@pytest.fixture
-def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dispatch finds an H200 here."""
-    chip = SimpleNamespace(device_kind="NVIDIA H200", compute_capability="9.0", core_count=132)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(jax, "local_devices", lambda: [chip])
-
-
 def shapes(
     N: int, H: int, J: int, key_width: int, value_width: int, S: int, latent: bool, dtype: str
 ) -> tuple:
@@ -121,11 +112,7 @@ def test_dispatch_takes_it_on_a_gpu_and_it_lowers_for_cuda(shape, hopper):
         width = value_width if latent else None
         return tree_attention(*arrays, scale=0.1, lower=lower, value_width=width, implementation=named)
 
-    chip = AbstractDevice(device_kind="NVIDIA H200", platform="gpu", num_cores=132)
-    with (
-        jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=chip)),
-        traced_kernels() as ran,
-    ):
+    with hopper, traced_kernels() as ran:
         lowered = attended.trace(*arrays, lower=lower).lower(lowering_platforms=("cuda",))
     assert ran == {"tree_attention": "triton"}
     # One kernel, or two where the context is cut.
@@ -133,6 +120,7 @@ def test_dispatch_takes_it_on_a_gpu_and_it_lowers_for_cuda(shape, hopper):
 
 
 def test_wide_keys_go_to_xla_unless_it_is_named(hopper):
+    jax.local_devices()[0].compute_capability = "8.9"
     with traced_kernels() as ran:
         jax.eval_shape(
             partial(tree_attention, scale=0.1, value_width=512),
