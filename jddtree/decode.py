@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jddtree import cache, sharding, tree, vocabulary
@@ -206,18 +207,36 @@ def decode_chunk(
         return (done < rounds) & sharding.anywhere(jnp.any(state.reason == RUNNING))
 
     def step(carry):
-        done, state, reports = carry
+        done, state, written = carry
         state, report = one(state)
-        return done + 1, state, jax.tree.map(lambda all_, new: all_.at[done].set(new), reports, report)
+        return done + 1, state, written.at[done].set(_words(report))
 
     state = replace(state, reason=jnp.where(cancel, CANCELLED, state.reason))
     if rounds == 1:
         state, report = one(state)
         return state, jax.tree.map(lambda leaf: leaf[None], report), jnp.int32(1)
     _, shapes = jax.eval_shape(one, state)
-    reports = jax.tree.map(lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), shapes)
-    done, state, reports = jax.lax.while_loop(unfinished, step, (jnp.int32(0), state, reports))
-    return state, reports, done
+    # All of a round's report is one write: a device spends longer on launching a dozen than on making them.
+    written = jnp.zeros((rounds, sum(leaf.size for leaf in jax.tree.leaves(shapes))), jnp.int32)
+    done, state, written = jax.lax.while_loop(unfinished, step, (jnp.int32(0), state, written))
+    return state, _reports(written, shapes), done
+
+
+def _words(report: Report) -> Int[Array, " W"]:
+    """A round's report, all of 32-bit leaves, as one row of words."""
+    leaves = jax.tree.leaves(report)
+    return jnp.concatenate([jax.lax.bitcast_convert_type(leaf, jnp.int32).reshape(-1) for leaf in leaves])
+
+
+def _reports(written: Int[Array, "rounds W"], shapes: Report) -> Report:
+    """What `_words` made of rounds, as reports with leaves [rounds, ...]; ``shapes``: those of one."""
+    leaves, structure = jax.tree.flatten(shapes)
+    parts = jnp.split(written, np.cumsum([leaf.size for leaf in leaves])[:-1], axis=1)
+    found = [
+        jax.lax.bitcast_convert_type(part, leaf.dtype).reshape(len(written), *leaf.shape)
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, found)
 
 
 def prefill(
