@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import dispatch
-from pallas_kernels.tree_attention import mosaic, reference, triton
+from pallas_kernels.tree_attention import mosaic, reference, tpu, triton
 
 IMPLEMENTATIONS = (
+    ("mosaic_tpu", tpu.tree_attention),
     ("mosaic_gpu", mosaic.tree_attention),
     ("triton", triton.tree_attention),
     ("xla", reference.tree_attention),
@@ -21,7 +22,7 @@ IMPLEMENTATIONS = (
 WIDE = 256
 """Wider keys go to XLA before Triton: it is faster with them (BENCHMARKS.md, "kernels on one H200")."""
 
-WIDE_ORDER = (IMPLEMENTATIONS[0], IMPLEMENTATIONS[2], IMPLEMENTATIONS[1])
+WIDE_ORDER = (*IMPLEMENTATIONS[:2], IMPLEMENTATIONS[3], IMPLEMENTATIONS[2])
 
 
 def tree_attention(

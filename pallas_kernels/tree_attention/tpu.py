@@ -1,0 +1,96 @@
+"""The TPU kernel (`tpu_kernel`): what it takes, and how its work is cut for this device's VMEM."""
+
+import jax
+import jax.numpy as jnp
+
+KEYS = 512
+"""Committed keys a grid step, where the cache has more and VMEM allows."""
+
+FEWEST = 128
+"""Committed keys and query rows that a grid step must be worth, where there are more."""
+
+
+def tree_attention(
+    q: jax.Array,
+    prefix_k: jax.Array,
+    prefix_v: jax.Array | None,
+    block_k: jax.Array,
+    block_v: jax.Array | None,
+    lengths: jax.Array,
+    mask: jax.Array,
+    *,
+    scale: float,
+    lower: jax.Array | None,
+    value_width: int | None,
+) -> jax.Array:
+    """See `pallas_kernels.tree_attention.api.tree_attention`.
+
+    Raises NotImplementedError where the program is not for a TPU, for windows, for mixed dtypes and others
+    than bfloat16 and float32, and for more heads and channels than VMEM holds.
+    """
+    # A program may be compiled for devices that are not here: a mesh says for which.
+    device = jax.sharding.get_abstract_mesh().abstract_device or jax.local_devices()[0]
+    if device.platform != "tpu":
+        raise NotImplementedError("a kernel for TPUs")
+    if lower is not None:
+        raise NotImplementedError("takes no windows")
+    arrays = [array for array in (q, prefix_k, prefix_v, block_k, block_v) if array is not None]
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) > 1 or q.dtype not in (jnp.bfloat16, jnp.float32):
+        raise NotImplementedError(f"dtypes {', '.join(sorted(map(str, dtypes)))}")
+    # Imported late: it takes a while, and elsewhere nothing needs it.
+    from jax.experimental.pallas import tpu as pltpu
+
+    from pallas_kernels.tree_attention.tpu_kernel import Tiles, attend
+
+    N, H, key_width = q.shape[1:]
+    S, J = prefix_k.shape[1:3]
+    width = (value_width or key_width) if prefix_v is None else prefix_v.shape[-1]
+    capacity = pltpu.get_tpu_info().vmem_capacity_bytes
+    rows, keys = choose(
+        rows=N * (H // J),
+        cache=S,
+        heads=J,
+        key_width=key_width,
+        value_width=width,
+        latent=prefix_v is None,
+        itemsize=q.dtype.itemsize,
+        room=capacity // 2,
+    )
+    return attend(
+        *(q, prefix_k, prefix_v, block_k, block_v, lengths, mask),
+        scale=scale,
+        value_width=width,
+        tiles=Tiles(rows, keys, capacity * 3 // 4),
+    )
+
+
+def choose(
+    *,
+    rows: int,
+    cache: int,
+    heads: int,
+    key_width: int,
+    value_width: int,
+    latent: bool,
+    itemsize: int,
+    room: int,
+) -> tuple[int, int]:
+    """Query rows of a key head and committed keys a grid step that take ``room`` bytes of VMEM at most: all
+    rows where they fit, since every tile of rows reads the whole cache.
+
+    Raises NotImplementedError where even few do not fit.
+    """
+    key_lanes, value_lanes = (-(-width // 128) * 128 for width in (key_width, value_width))
+    # Two buffers of what is copied while the step before it runs; float32 sums, peaks and totals once.
+    a_key = 2 * heads * itemsize * (key_lanes + (0 if latent else value_lanes))
+    a_row = heads * (2 * itemsize * (key_lanes + value_lanes) + 4 * (value_lanes + 2 * 128))
+    # Scores, weights and the product of one head at a time.
+    scratch = 2 * 4 * 128 + 4 * value_lanes
+    keys = min(KEYS, cache)
+    while keys > FEWEST and keys * a_key > room // 3:
+        keys //= 2
+    most = (room - (keys + FEWEST) * a_key) // (a_row + scratch + keys * (2 * 4 + itemsize))
+    if most < min(rows, FEWEST):
+        raise NotImplementedError(f"{heads} heads of {key_width} and {value_width} channels do not fit VMEM")
+    return (rows if rows <= most else most // FEWEST * FEWEST), keys

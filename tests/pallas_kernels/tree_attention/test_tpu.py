@@ -1,0 +1,133 @@
+"""The TPU kernel: over the named cases in interpret mode, under the TPU simulator, and compiled for TPUs that
+are not here.
+"""
+
+import importlib.util
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from jddtree.plan import machine
+from pallas_kernels.dispatch import traced_kernels
+from pallas_kernels.tree_attention.api import causal_mask, pack_mask, tree_attention
+from pallas_kernels.tree_attention.cases import CASES, Case
+from pallas_kernels.tree_attention.tpu import choose
+from pallas_kernels.tree_attention.tpu_kernel import Tiles, attend
+from tests.oracles.heap_tree import ancestors
+from tests.oracles.masked_attention import check
+
+static = ("scale", "value_width", "tiles", "interpret")
+compiled = jax.jit(attend, static_argnames=static)
+
+
+def kernel(*arrays, lower=None, interpret: bool | pltpu.InterpretParams = True, **options) -> jax.Array:
+    assert lower is None
+    return compiled(*arrays, interpret=interpret, **options)
+
+
+ROWS = {"latent_wide_tree": 64, "ragged": 32, "budget_1024": 512}
+"""Query rows a tile where a case has more."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.window is None]
+    + [Case("channels_last", 2, 9, 4, 2, 128, 128, 48, (20, 48), "random")],
+    ids=lambda case: case.name,
+)
+def test_interpreted_it_equals_one_softmax_under_one_mask(case):
+    rows = ROWS.get(case.name, case.slots * case.heads // case.key_heads)
+    tiles = Tiles(rows, min(16, case.cache), 1 << 24)
+    check(case, partial(kernel, value_width=case.value_width, tiles=tiles))
+
+
+@pytest.mark.parametrize("width", [20, 128])
+def test_a_slot_that_is_not_a_number_reaches_those_alone_that_see_it(width):
+    random = np.random.default_rng(3)
+    q, prefix, block = (random.normal(size=(1, n, 2, width)).astype(np.float32) for n in (5, 6, 5))
+    mask = pack_mask(ancestors(np.array([-1, 0, 0, 1, 2]))[None])
+
+    def attended(keys: np.ndarray) -> np.ndarray:
+        parts = (q, prefix, None, keys, None, np.array([6], np.int32), mask)
+        return np.asarray(kernel(*parts, scale=1.0, value_width=width, tiles=Tiles(5, 4, 1 << 24)))[0]
+
+    whole, bad = attended(block), block.copy()
+    bad[0, 1] = np.nan
+    found = attended(bad)
+    assert np.isnan(found[[1, 3]]).all()
+    np.testing.assert_array_equal(found[[0, 2, 4]], whole[[0, 2, 4]])
+
+
+def test_simulated_on_two_cores_no_copy_is_read_too_early(capsys):
+    case = Case("simulated", 2, 17, 4, 2, 128, 128, 40, (0, 20), "random", dtype="bfloat16")
+    simulator = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2)
+    check(case, partial(kernel, value_width=128, tiles=Tiles(34, 16, 1 << 24), interpret=simulator))
+    assert "RACE DETECTED" not in capsys.readouterr().out
+
+
+SHAPES = {
+    "kimi_k26": (17, 64, 1, 576, 512, 32_768, True),
+    "kimi_k26_tp8": (17, 8, 1, 576, 512, 32_768, True),
+    "qwen3_4b": (17, 32, 8, 128, 128, 4_096, False),
+    "bundled_target": (17, 8, 1, 80, 64, 512, True),
+    "bundled_drafter": (8, 8, 4, 64, 64, 512, False),
+}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_dispatch_takes_it_for_a_tpu_and_the_compiler_does(name, topology):
+    N, H, J, key_width, value_width, S, latent = SHAPES[name]
+    mesh = jax.sharding.Mesh(np.array(machine.find(topology).compile_devices()[:1]), ("x",))
+    whole = jax.sharding.PartitionSpec()
+
+    def array(*sizes: int, dtype=jnp.bfloat16) -> jax.ShapeDtypeStruct:
+        place = jax.sharding.NamedSharding(mesh, whole)
+        return jax.ShapeDtypeStruct(sizes, dtype, sharding=place)
+
+    def keys(slots: int) -> list:
+        return [array(1, slots, J, key_width), None if latent else array(1, slots, J, value_width)]
+
+    attended = partial(tree_attention, scale=0.1, value_width=value_width if latent else None)
+    spread = jax.shard_map(attended, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+    arrays = (
+        *(array(1, N, H, key_width), *keys(S), *keys(N)),
+        *(array(1, dtype=jnp.int32), array(1, N, 1, dtype=jnp.uint32)),
+    )
+    with traced_kernels() as ran:
+        program = jax.jit(spread).lower(*arrays).compile()
+    assert ran == {"tree_attention": "mosaic_tpu"}
+    # The cache is read as it lies.
+    copies = [line for line in program.as_text().splitlines() if " copy(" in line]
+    assert not [line for line in copies if f"[1,{S},{J},{key_width}]" in line]
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_width", "value_width", "latent"), [(1, 576, 512, True), (8, 128, 128, False)]
+)
+@pytest.mark.parametrize("rows", [68, 1088, 65_600])
+def test_query_rows_that_fit_read_the_cache_once(heads, key_width, value_width, latent, rows):
+    tile, keys = choose(
+        rows=rows,
+        cache=4096,
+        heads=heads,
+        key_width=key_width,
+        value_width=value_width,
+        latent=latent,
+        itemsize=2,
+        room=64 << 20,
+    )
+    assert keys == 512
+    assert tile == rows if rows <= 1088 else 128 <= tile < rows
+
+
+def test_off_a_tpu_it_is_refused():
+    array = jnp.ones((1, 1, 1, 16))
+    arrays = (array, array, array, array, array, jnp.ones(1, jnp.int32), causal_mask(1))
+    with pytest.raises(NotImplementedError, match="a kernel for TPUs"):
+        tree_attention(*arrays, scale=1.0, implementation="mosaic_tpu")
