@@ -3,11 +3,17 @@
 import jax
 import jax.numpy as jnp
 
-KEYS = 512
-"""Committed keys a grid step, where the cache has more and VMEM allows."""
+TILE = 2 << 20
+"""Bytes of committed keys and values a grid step, about: a step that copies nothing costs time too."""
+
+KEYS = 1024
+"""Committed keys a grid step at most."""
+
+ROWS = 1152
+"""Query rows of a key head a grid step at most: from half of them on, reading the keys takes less time."""
 
 FEWEST = 128
-"""Committed keys and query rows that a grid step must be worth, where there are more."""
+"""Committed keys that a grid step must be worth, where there are more."""
 
 
 def tree_attention(
@@ -29,8 +35,8 @@ def tree_attention(
     than bfloat16 and float32, and for more heads and channels than VMEM holds.
     """
     # A program may be compiled for devices that are not here: a mesh says for which.
-    device = jax.sharding.get_abstract_mesh().abstract_device or jax.local_devices()[0]
-    if device.platform != "tpu":
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if (jax.default_backend() if device is None else device.platform) != "tpu":
         raise NotImplementedError("a kernel for TPUs")
     if lower is not None:
         raise NotImplementedError("takes no windows")
@@ -46,7 +52,7 @@ def tree_attention(
     N, H, key_width = q.shape[1:]
     S, J = prefix_k.shape[1:3]
     width = (value_width or key_width) if prefix_v is None else prefix_v.shape[-1]
-    capacity = pltpu.get_tpu_info().vmem_capacity_bytes
+    chip = pltpu.get_tpu_info()
     rows, keys = choose(
         rows=N * (H // J),
         cache=S,
@@ -55,13 +61,15 @@ def tree_attention(
         value_width=width,
         latent=prefix_v is None,
         itemsize=q.dtype.itemsize,
-        room=capacity // 2,
+        room=chip.vmem_capacity_bytes // 2,
     )
+    programs = q.shape[0] * -(-N * (H // J) // rows)
+    splits = chip.num_cores if programs < chip.num_cores and keys < S else 1
     return attend(
         *(q, prefix_k, prefix_v, block_k, block_v, lengths, mask),
         scale=scale,
         value_width=width,
-        tiles=Tiles(rows, keys, capacity * 3 // 4),
+        tiles=Tiles(rows, keys, splits, chip.vmem_capacity_bytes * 3 // 4),
     )
 
 
@@ -76,21 +84,23 @@ def choose(
     itemsize: int,
     room: int,
 ) -> tuple[int, int]:
-    """Query rows of a key head and committed keys a grid step that take ``room`` bytes of VMEM at most: all
-    rows where they fit, since every tile of rows reads the whole cache.
+    """Query rows of a key head and committed keys a grid step that take ``room`` bytes of VMEM at most, and
+    all rows where there are few, since every tile of rows reads the whole cache.
 
     Raises NotImplementedError where even few do not fit.
     """
     key_lanes, value_lanes = (-(-width // 128) * 128 for width in (key_width, value_width))
     # Two buffers of what is copied while the step before it runs; float32 sums, peaks and totals once.
     a_key = 2 * heads * itemsize * (key_lanes + (0 if latent else value_lanes))
-    a_row = heads * (2 * itemsize * (key_lanes + value_lanes) + 4 * (value_lanes + 2 * 128))
+    a_row = heads * (2 * itemsize * key_lanes + (2 * 4 + 4) * value_lanes + 4 * 4 * 128)
     # Scores, weights and the product of one head at a time.
     scratch = 2 * 4 * 128 + 4 * value_lanes
-    keys = min(KEYS, cache)
-    while keys > FEWEST and keys * a_key > room // 3:
+    keys = KEYS
+    while keys > FEWEST and keys * a_key > 2 * TILE:
         keys //= 2
-    most = (room - (keys + FEWEST) * a_key) // (a_row + scratch + keys * (2 * 4 + itemsize))
-    if most < min(rows, FEWEST):
+    keys = min(keys, cache)
+    most = (room - (keys + 128) * a_key) // (a_row + scratch + keys * (2 * 4 + itemsize))
+    most = min(most, ROWS) // 16 * 16
+    if most < min(rows, 32):
         raise NotImplementedError(f"{heads} heads of {key_width} and {value_width} channels do not fit VMEM")
-    return (rows if rows <= most else most // FEWEST * FEWEST), keys
+    return min(rows, most), keys

@@ -32,16 +32,22 @@ def kernel(*arrays, lower=None, interpret: bool | pltpu.InterpretParams = True, 
 ROWS = {"latent_wide_tree": 64, "ragged": 32, "budget_1024": 512}
 """Query rows a tile where a case has more."""
 
+SPLITS = {"ragged": 2, "empty_prefix": 2, "latent_wide_tree": 2, "wide_pairs": 2}
+
 
 @pytest.mark.parametrize(
     "case",
     [case for case in CASES if case.window is None]
-    + [Case("channels_last", 2, 9, 4, 2, 128, 128, 48, (20, 48), "random")],
+    + [
+        Case("wide", 2, 9, 4, 2, 128, 128, 48, (20, 48), "random"),
+        Case("wide_pairs", 2, 9, 4, 2, 128, 128, 48, (20, 48), "random", dtype="bfloat16"),
+        Case("wide_single", 1, 1, 2, 1, 128, 128, 40, (35,), "random"),
+    ],
     ids=lambda case: case.name,
 )
 def test_interpreted_it_equals_one_softmax_under_one_mask(case):
     rows = ROWS.get(case.name, case.slots * case.heads // case.key_heads)
-    tiles = Tiles(rows, min(16, case.cache), 1 << 24)
+    tiles = Tiles(rows, min(16, case.cache), SPLITS.get(case.name, 1), 1 << 24)
     check(case, partial(kernel, value_width=case.value_width, tiles=tiles))
 
 
@@ -53,7 +59,7 @@ def test_a_slot_that_is_not_a_number_reaches_those_alone_that_see_it(width):
 
     def attended(keys: np.ndarray) -> np.ndarray:
         parts = (q, prefix, None, keys, None, np.array([6], np.int32), mask)
-        return np.asarray(kernel(*parts, scale=1.0, value_width=width, tiles=Tiles(5, 4, 1 << 24)))[0]
+        return np.asarray(kernel(*parts, scale=1.0, value_width=width, tiles=Tiles(5, 4, 1, 1 << 24)))[0]
 
     whole, bad = attended(block), block.copy()
     bad[0, 1] = np.nan
@@ -63,9 +69,9 @@ def test_a_slot_that_is_not_a_number_reaches_those_alone_that_see_it(width):
 
 
 def test_simulated_on_two_cores_no_copy_is_read_too_early(capsys):
-    case = Case("simulated", 2, 17, 4, 2, 128, 128, 40, (0, 20), "random", dtype="bfloat16")
+    case = Case("simulated", 2, 17, 4, 2, 24, 24, 40, (0, 20), "random", dtype="bfloat16")
     simulator = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2)
-    check(case, partial(kernel, value_width=128, tiles=Tiles(34, 16, 1 << 24), interpret=simulator))
+    check(case, partial(kernel, value_width=24, tiles=Tiles(34, 16, 1, 1 << 24), interpret=simulator))
     assert "RACE DETECTED" not in capsys.readouterr().out
 
 
@@ -79,9 +85,12 @@ SHAPES = {
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
-@pytest.mark.parametrize("name", SHAPES)
-def test_dispatch_takes_it_for_a_tpu_and_the_compiler_does(name, topology):
+@pytest.mark.parametrize(
+    ("topology", "name"),
+    [("v5e:2x2", name) for name in SHAPES]
+    + [(chip, name) for chip in ("v5p:2x2x1", "v6e:2x2") for name in ("kimi_k26_tp8", "qwen3_4b")],
+)
+def test_dispatch_takes_it_for_a_tpu_and_the_compiler_does(topology, name):
     N, H, J, key_width, value_width, S, latent = SHAPES[name]
     mesh = jax.sharding.Mesh(np.array(machine.find(topology).compile_devices()[:1]), ("x",))
     whole = jax.sharding.PartitionSpec()
@@ -107,23 +116,27 @@ def test_dispatch_takes_it_for_a_tpu_and_the_compiler_does(name, topology):
     assert not [line for line in copies if f"[1,{S},{J},{key_width}]" in line]
 
 
-@pytest.mark.parametrize(
-    ("heads", "key_width", "value_width", "latent"), [(1, 576, 512, True), (8, 128, 128, False)]
-)
-@pytest.mark.parametrize("rows", [68, 1088, 65_600])
-def test_query_rows_that_fit_read_the_cache_once(heads, key_width, value_width, latent, rows):
-    tile, keys = choose(
-        rows=rows,
+@pytest.mark.parametrize("room", [32 << 20, 64 << 20])
+@pytest.mark.parametrize("widths", [(1, 576, 512, True), (8, 128, 128, False), (32, 128, 128, False)])
+def test_few_query_rows_read_the_cache_once_and_many_fit(widths, room):
+    heads, key_width, value_width, latent = widths
+    chosen = partial(
+        choose,
         cache=4096,
         heads=heads,
         key_width=key_width,
         value_width=value_width,
         latent=latent,
         itemsize=2,
-        room=64 << 20,
+        room=room,
     )
-    assert keys == 512
-    assert tile == rows if rows <= 1088 else 128 <= tile < rows
+    few, keys = chosen(rows=68)
+    many, _ = chosen(rows=65_600)
+    assert few == 68
+    assert keys == {1: 1024, 8: 512, 32: 128}[heads]
+    held = 2 * keys * heads * (key_width + (0 if latent else value_width)) * 2
+    queries = many * heads * (2 * 2 * key_width + 12 * value_width)
+    assert held + queries < room
 
 
 def test_off_a_tpu_it_is_refused():
