@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 
 from pallas_kernels import dispatch
-from pallas_kernels.grouped_matmul import mosaic, reference
+from pallas_kernels.grouped_matmul import mosaic, reference, tpu
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles
 
 
@@ -24,7 +24,11 @@ class Experts(NamedTuple):
     down: Int4 | jax.Array
 
 
-IMPLEMENTATIONS = (("mosaic_gpu", mosaic.expert_mlp), ("xla", reference.expert_mlp))
+IMPLEMENTATIONS = (
+    ("mosaic_tpu", tpu.expert_mlp),
+    ("mosaic_gpu", mosaic.expert_mlp),
+    ("xla", reference.expert_mlp),
+)
 
 
 def expert_mlp(
