@@ -36,28 +36,28 @@ def multiply_kernel(experts_ref, sources_ref, x_ref, spread_ref, *refs, rounding
 
     @pl.when(experts_ref[pl.program_id(1)] >= 0)
     def _():
-        sums = [
-            dot(x_ref[...], unpacked(*pair, spread_ref, rounding, turned, x_ref.dtype), 0 if turned[0] else 1)
-            for pair in zip(weights[::2], weights[1::2], strict=True)
-        ]
+        pairs = zip(weights[::2], weights[1::2], strict=True)
+        sums = [product(x_ref, *pair, spread_ref, rounding, turned) for pair in pairs]
         y = sums[0] if len(sums) == 1 else sums[0] * jax.nn.sigmoid(sums[0]) * sums[1]
         out_ref[...] = y.astype(out_ref.dtype)
 
 
-def unpacked(packed_ref, scale_ref, spread_ref, rounding: str, turned, dtype) -> jax.Array:
-    """Weights [strip, inputs] or, ``turned``, [inputs, strip]."""
+def product(x_ref, packed_ref, scale_ref, spread_ref, rounding: str, turned) -> jax.Array:
+    """x times the unpacked weight, [R, strip] float32."""
     spread, scale = spread_ref[...], scale_ref[...]
     groups = 0 if turned[1] else 1
     scales = dot(spread, scale, groups, 0) if turned[0] else dot(scale, spread, 0, groups)
     # The published code is q + 8: with the upper bits flipped the nibbles are in two's complement.
     words = packed_ref[...] ^ np.uint32(0x88888888).astype(np.int32)
-
-    def nibble(j: int) -> jax.Array:
+    count = spread.shape[1]
+    total = None
+    for j in range(8):
         q = lax.shift_right_arithmetic(words << (28 - 4 * j), 28)
         exact = q.astype(jnp.float32) * scales
-        return (exact.astype(jnp.bfloat16) if rounding == "bfloat16" else exact).astype(dtype)
-
-    return jnp.concatenate([nibble(j) for j in range(8)], axis=0 if turned[0] else 1)
+        weight = (exact.astype(jnp.bfloat16) if rounding == "bfloat16" else exact).astype(x_ref.dtype)
+        part = dot(x_ref[:, j * count : (j + 1) * count], weight, 0 if turned[0] else 1)
+        total = part if total is None else total + part
+    return total
 
 
 def dot(a: jax.Array, b: jax.Array, b_axis: int, a_axis: int = 1) -> jax.Array:
