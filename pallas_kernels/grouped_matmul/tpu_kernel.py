@@ -10,7 +10,8 @@ the outputs. Each is taken as it lies: another order would cost a copy of all ex
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import add
 
 import jax
 import jax.numpy as jnp
@@ -50,14 +51,14 @@ def product(x_ref, packed_ref, scale_ref, spread_ref, rounding: str, turned) -> 
     # The published code is q + 8: with the upper bits flipped the nibbles are in two's complement.
     words = packed_ref[...] ^ np.uint32(0x88888888).astype(np.int32)
     count = spread.shape[1]
-    total = None
-    for j in range(8):
+
+    def part(j: int) -> jax.Array:
         q = lax.shift_right_arithmetic(words << (28 - 4 * j), 28)
         exact = q.astype(jnp.float32) * scales
         weight = (exact.astype(jnp.bfloat16) if rounding == "bfloat16" else exact).astype(x_ref.dtype)
-        part = dot(x_ref[:, j * count : (j + 1) * count], weight, 0 if turned[0] else 1)
-        total = part if total is None else total + part
-    return total
+        return dot(x_ref[:, j * count : (j + 1) * count], weight, 0 if turned[0] else 1)
+
+    return reduce(add, map(part, range(8)))
 
 
 def dot(a: jax.Array, b: jax.Array, b_axis: int, a_axis: int = 1) -> jax.Array:
@@ -128,7 +129,7 @@ def multiply(
         ),
         out_shape=jax.ShapeDtypeStruct((P, R, out), x.dtype, manual_axis_type=jax.typeof(x).manual_axis_type),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=limit
+            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=limit
         ),
         interpret=interpret,
         name="grouped_matmul",
