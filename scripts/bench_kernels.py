@@ -25,12 +25,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 from rich.console import Console
 from rich.table import Table
 
 from jddtree.errors import InputError
 from pallas_kernels.grouped_matmul import api as grouped_matmul
-from pallas_kernels.grouped_matmul import cases, mosaic
+from pallas_kernels.grouped_matmul import cases, grouping, mosaic
 from pallas_kernels.grouped_matmul.reference import expert_mlp
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles, pack
 from pallas_kernels.top_k import api as top_k
@@ -40,6 +41,7 @@ from pallas_kernels.tree_attention.cases import TIMED, Case
 from pallas_kernels.tree_attention.tiles import Tiles
 from scripts.ceilings import ceilings
 from scripts.pair.command import run
+from scripts.random_weights import maker
 
 LOOPS = 5
 
@@ -260,12 +262,13 @@ def top_k_programs(name: str, rows: int, width: int, k: int) -> list[Program]:
 @functools.cache
 def random_experts(count: int, inner: int, hidden: int) -> tuple[grouped_matmul.Experts, ExpertTiles]:
     """The same INT4 experts as published and as tiles."""
-    keys = iter(jax.random.split(jax.random.key(7), 3))
+    keys = iter(jax.random.split(jax.random.key(7), 6))
+    place = SingleDeviceSharding(jax.devices()[0])
 
     def projection(out: int, inputs: int) -> grouped_matmul.Int4:
-        bits = jax.random.bits(next(keys), (count, out, inputs // 8), jnp.uint32)
-        scale = jnp.full((count, out, inputs // 32), 0.2 * inputs**-0.5, jnp.bfloat16)
-        return grouped_matmul.Int4(jax.lax.bitcast_convert_type(bits, jnp.int32), scale)
+        words = maker("words", (count, out, inputs // 8), jnp.dtype(jnp.int32), place)(next(keys))
+        scale = maker("scales", (count, out, inputs // 32), jnp.dtype(jnp.bfloat16), place)(next(keys))
+        return grouped_matmul.Int4(words, scale)
 
     sizes = ((inner, hidden), (inner, hidden), (hidden, inner))
     published = grouped_matmul.Experts(*(projection(*size) for size in sizes))
@@ -324,7 +327,7 @@ def products(case: cases.Case, everyone: int) -> Callable:
     """The two products of the Hopper kernel alone, without what is around them: one block a different expert,
     of given rows.
     """
-    rows = mosaic.rows_a_block(case.tokens * case.chosen, case.experts)
+    rows = grouping.rows_a_block(case.tokens * case.chosen, case.experts, *mosaic.ROWS_A_BLOCK)
 
     def function(ids, x, weights, experts):
         from pallas_kernels.grouped_matmul.mosaic_kernel import multiply

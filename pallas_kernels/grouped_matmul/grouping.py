@@ -1,9 +1,12 @@
-"""Which tokens go to which expert, in blocks of rows that one program multiplies."""
+"""Which tokens go to which expert, in blocks of rows that one program multiplies, and back."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+CROWD = 1024
+"""Tokens from which on the experts are better read once for many rows than in blocks of few."""
 
 
 class Blocks(NamedTuple):
@@ -16,6 +19,16 @@ class Blocks(NamedTuple):
     experts: jax.Array
     tokens: jax.Array
     places: jax.Array
+
+
+def rows_a_block(assigned: int, experts: int, least: int, most: int) -> int:
+    """Token rows a block, ``least`` times a power of two up to ``most``: what an expert gets on average and a
+    half more.
+    """
+    rows = least
+    while rows < most and 3 * assigned > 2 * rows * experts:
+        rows *= 2
+    return rows
 
 
 def count(tokens: int, chosen: int, experts: int, rows: int) -> int:
@@ -47,3 +60,13 @@ def group(ids: jax.Array, experts: int, rows: int) -> Blocks:
     taken = routed & (places == jnp.arange(P * rows, dtype=jnp.int32)[:, None])
     token = jnp.max(jnp.where(taken, index // K, -1), axis=1)
     return Blocks(owner, token.reshape(P, rows), places.reshape(T, K))
+
+
+def combined(y: jax.Array, places: jax.Array, ids: jax.Array, weights: jax.Array) -> jax.Array:
+    """Every token's outputs, weighted and summed in float32: [T, M] in y's dtype.
+
+    y: [rows of all blocks, M]. places, ids, weights: [T, K].
+    """
+    found = y[places].astype(jnp.float32)
+    # What no expert wrote may be anything.
+    return jnp.sum(jnp.where((ids >= 0)[..., None], found * weights[..., None], 0.0), axis=1).astype(y.dtype)

@@ -11,18 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from pallas_kernels import device
 from pallas_kernels.grouped_matmul import grouping
 from pallas_kernels.grouped_matmul.tiles import LINES, ROWS, ExpertTiles
 
-CROWD = 1024
-"""Tokens from which on the experts are better read once for many rows than in blocks of few."""
+ROWS_A_BLOCK = 8, 64
+"""The fewest and the most token rows of a block: columns of one product."""
 
 
 def supports(dtype: jnp.dtype, rounding: str) -> bool:
     """Whether this device runs the kernel, for tokens of ``dtype`` and weights rounded so."""
-    if jax.default_backend() != "gpu" or dtype != jnp.bfloat16 or rounding != "bfloat16":
-        return False
-    return getattr(jax.local_devices()[0], "compute_capability", "") == "9.0"
+    return device.is_hopper() and dtype == jnp.bfloat16 and rounding == "bfloat16"
 
 
 def expert_mlp(
@@ -37,7 +36,7 @@ def expert_mlp(
         raise NotImplementedError("takes experts as tiles")
     if not supports(x.dtype, rounding):
         raise NotImplementedError(f"a kernel for Hopper GPUs, not for {x.dtype} with {rounding} rounding")
-    if x.shape[0] > CROWD:
+    if x.shape[0] > grouping.CROWD:
         raise NotImplementedError(f"{x.shape[0]} tokens")
     # Imported late: where there is no GPU, Pallas may have no Mosaic either.
     from pallas_kernels.grouped_matmul.mosaic_kernel import multiply
@@ -51,7 +50,7 @@ def blocked(
     """The whole operation around ``multiply`` (see `mosaic_kernel.multiply`)."""
     T, K = ids.shape
     count, strips, steps, _, _ = experts.gate_up.shape
-    rows = rows_a_block(T * K, count)
+    rows = grouping.rows_a_block(T * K, count, *ROWS_A_BLOCK)
     if T == 1:
         blocks = grouping.Blocks(ids[0], jnp.zeros((1, rows), jnp.int32), rows * jnp.arange(K)[None])
         sources = np.zeros((K,), np.int32)
@@ -68,18 +67,8 @@ def blocked(
     each = strips_each(strips, steps, T)
     mine = np.arange(blocks.experts.shape[0], dtype=np.int32)
     y = multiply(inner, blocks.experts, mine, experts.down, strips_each=each, transposed=True)
-    y = y.reshape(-1, strips * lines // LINES * ROWS)[blocks.places].astype(jnp.float32)
-    # What no expert wrote may be anything.
-    y = jnp.where((ids >= 0)[..., None], y * weights[..., None], 0.0)
-    return jnp.sum(y, axis=1).astype(x.dtype)
-
-
-def rows_a_block(assigned: int, experts: int) -> int:
-    """Token rows a block: a multiple of 8, what an expert gets on average and a half more."""
-    rows = 8
-    while rows < 64 and 3 * assigned > 2 * rows * experts:
-        rows *= 2
-    return rows
+    y = y.reshape(-1, strips * lines // LINES * ROWS)
+    return grouping.combined(y, blocks.places, ids, weights)
 
 
 def splits(steps: int, assigned: int) -> int:

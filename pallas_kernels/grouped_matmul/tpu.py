@@ -9,11 +9,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels import device
 from pallas_kernels.grouped_matmul import grouping
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles
 
-CROWD = 1024
-"""Tokens from which on the experts are better read once for many rows than in blocks of few."""
+ROWS_A_BLOCK = 16, 128
+"""The fewest and the most token rows of a block."""
 
 
 def expert_mlp(
@@ -24,13 +25,11 @@ def expert_mlp(
     Raises NotImplementedError where the program is not for a TPU, for weights that are not INT4 as published
     or do not fill registers, for other dtypes than bfloat16 and float32 and for more than a thousand tokens.
     """
-    # A program may be compiled for devices that are not here: a mesh says for which.
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if (jax.default_backend() if device is None else device.platform) != "tpu":
+    if not device.is_tpu():
         raise NotImplementedError("a kernel for TPUs")
     if isinstance(experts, ExpertTiles) or isinstance(experts.gate, jax.Array):
         raise NotImplementedError("takes INT4 as published")
-    if x.dtype not in (jnp.bfloat16, jnp.float32) or x.shape[0] > CROWD:
+    if x.dtype not in (jnp.bfloat16, jnp.float32) or x.shape[0] > grouping.CROWD:
         raise NotImplementedError(f"{x.shape[0]} tokens of {x.dtype}")
     # Imported late: it takes a while, and elsewhere nothing needs it.
     from jax.experimental.pallas import tpu as pltpu
@@ -50,25 +49,15 @@ def blocked(
 ) -> jax.Array:
     """The whole operation around ``multiply`` (see `tpu_kernel.multiply`)."""
     count = experts.gate.packed.shape[0]
-    blocks = grouping.group(ids, count, rows_a_block(ids.size, count))
+    rows = grouping.rows_a_block(ids.size, count, *ROWS_A_BLOCK)
+    blocks = grouping.group(ids, count, rows)
     # What is put in the words' order is the few tokens, not their rows in the blocks.
     taken = by_nibble(x)[jnp.maximum(blocks.tokens, 0)]
     inner = multiply(taken, blocks.experts, (experts.gate, experts.up))
     y = multiply(by_nibble(inner), blocks.experts, (experts.down,))
-    y = y.reshape(-1, x.shape[1])[blocks.places].astype(jnp.float32)
-    # What no expert wrote may be anything.
-    y = jnp.where((ids >= 0)[..., None], y * weights[..., None], 0.0)
-    return jnp.sum(y, axis=1).astype(x.dtype)
+    return grouping.combined(y.reshape(-1, x.shape[1]), blocks.places, ids, weights)
 
 
 def by_nibble(x: jax.Array) -> jax.Array:
     """[..., inputs] in the order in which words are unpacked: first all that are the lowest nibble of one."""
     return x.reshape(*x.shape[:-1], -1, 8).swapaxes(-1, -2).reshape(x.shape)
-
-
-def rows_a_block(assigned: int, experts: int) -> int:
-    """Token rows a block, a multiple of 16: what an expert gets on average and a half more."""
-    rows = 16
-    while rows < 128 and 3 * assigned > 2 * rows * experts:
-        rows *= 2
-    return rows

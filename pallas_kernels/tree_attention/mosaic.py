@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels import device
 from pallas_kernels.tree_attention.reference import unpack_mask
 
 VALUES, REST = 512, 64
@@ -47,14 +48,18 @@ def tree_attention(
         raise NotImplementedError(f"takes bfloat16, not {q.dtype}")
     if prefix_k.shape[1] % KEYS:
         raise NotImplementedError(f"{prefix_k.shape[1]} cache slots are no multiple of {KEYS}")
-    device = jax.local_devices()[0]
-    if jax.default_backend() != "gpu" or getattr(device, "compute_capability", "") != "9.0":
+    if not device.is_hopper():
         raise NotImplementedError("a kernel for Hopper GPUs")
     # Imported late: where there is no GPU, Pallas may have no Mosaic either.
     from pallas_kernels.tree_attention.mosaic_kernel import attend_split
 
     programs = -(-q.shape[1] * q.shape[2] // ROWS) * q.shape[0]
-    splits = max(1, min(getattr(device, "core_count", 132) // programs - 1, prefix_k.shape[1] // SHORTEST))
+    splits = max(
+        1,
+        min(
+            getattr(jax.local_devices()[0], "core_count", 132) // programs - 1, prefix_k.shape[1] // SHORTEST
+        ),
+    )
     return merged(q, prefix_k, block_k, lengths, mask, scale, splits, attend_split)
 
 

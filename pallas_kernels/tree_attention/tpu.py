@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels import device
+
 TILE = 2 << 20
 """Bytes of committed keys and values a grid step, about: a step that copies nothing costs time too."""
 
@@ -34,9 +36,7 @@ def tree_attention(
     Raises NotImplementedError where the program is not for a TPU, for windows, for mixed dtypes and others
     than bfloat16 and float32, and for more heads and channels than VMEM holds.
     """
-    # A program may be compiled for devices that are not here: a mesh says for which.
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if (jax.default_backend() if device is None else device.platform) != "tpu":
+    if not device.is_tpu():
         raise NotImplementedError("a kernel for TPUs")
     if lower is not None:
         raise NotImplementedError("takes no windows")

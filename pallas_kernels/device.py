@@ -1,0 +1,16 @@
+"""What a program is traced for."""
+
+import jax
+
+
+def is_tpu() -> bool:
+    """Whether for a TPU. A program may be compiled for devices that are not here: a mesh says for which."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return (jax.default_backend() if device is None else device.platform) == "tpu"
+
+
+def is_hopper() -> bool:
+    """Whether for the GPUs here, of compute capability 9.0."""
+    if jax.default_backend() != "gpu":
+        return False
+    return getattr(jax.local_devices()[0], "compute_capability", "") == "9.0"
