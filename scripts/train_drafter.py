@@ -28,7 +28,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the drafter")
     parser.add_argument("--data", type=Path, nargs="+", help="folders with train.npz.xz to mix in")
-    parser.add_argument("--start", type=Path, help="published drafter whose weights and config to begin with")
+    parser.add_argument(
+        "--start",
+        type=Path,
+        help="published drafter whose weights and config to begin with; --layers, --mlp-width, --heads with "
+        "--kv-heads, and --taps may ask for more than it has",
+    )
     parser.add_argument("--save-every", type=int, default=1000, help="steps between two saved states")
     options.add_width(parser)
     options.add_drafter(parser)

@@ -127,18 +127,18 @@ def answer(args: argparse.Namespace, pair: Pair, prompts: Documents, folder: Pat
 
 
 def open_start(args: argparse.Namespace, pair: Pair, folder: Path, say: Say) -> Start:
-    """The published drafter that training begins from, as the flags for a drafter's size ask."""
+    """The published drafter that training begins from, grown as the flags for a drafter's size ask."""
     asked = {
         "num_layers": args.layers,
         "block_size": args.block,
-        "target_layers": tuple(args.taps) if args.taps else None,
+        "target_layers": tuple(sorted(set(args.taps))) if args.taps else None,
         "num_heads": args.heads,
         "num_kv_heads": args.kv_heads,
         "head_dim": args.head_dim,
         "intermediate_size": args.mlp_width,
         "mask_token_id": args.mask_token,
     }
-    return read_start(folder, asked, pair, args.cache_dir, say)
+    return read_start(folder, asked, args.seed, pair, args.cache_dir, say)
 
 
 def train_drafter(

@@ -1,6 +1,7 @@
 """A drafter for a target that these scripts did not train: its prompts, its answers, INT4, the decoder."""
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,13 +12,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jddtree.checkpoint.skeleton import array_paths
-from jddtree.config import drafter_config, target_config
+from jddtree.config import DFlashConfig, drafter_config, target_config
 from jddtree.errors import InputError
 from jddtree.load import load_pair
 from scripts import train_drafter, write_answers
 from scripts.pair import publish, stages
 from scripts.pair.answers import read_answers
-from scripts.pair.drafter import init_drafter
+from scripts.pair.drafter import init_drafter, target_pass
 from scripts.pair.sizes import Shape, drafter_json
 from tests import tiny
 
@@ -133,10 +134,58 @@ def test_training_starts_from_a_published_drafter(home, monkeypatch):
     assert report["start"]["drafter"] == report["drafter"]
 
 
-def test_another_drafter_than_asked_for_is_no_start(home):
+def draft(home: Path, folder: Path) -> tuple[jax.Array, DFlashConfig]:
+    """What the drafter in a folder drafts after six tokens, [1, D, V], and its config."""
+    pair = load_pair(
+        home / "target", folder, dtype="float32", cache_dir=home / "cache", say=lambda line: None
+    )
+    assert pair.drafter is not None
+
+    @jax.jit
+    def logits(target, drafter) -> jax.Array:
+        tokens, positions = jnp.arange(40, 46)[None], jnp.arange(6)[None]
+        features = target_pass(target, tokens, positions, drafter.target_layers).features
+        cache = drafter.context(features, positions)
+        return drafter.draft(target, jnp.array([46]), jnp.array([6]), cache)
+
+    return logits(pair.target, pair.drafter), drafter_config(json.loads((folder / "config.json").read_text()))
+
+
+def test_a_grown_drafter_drafts_the_same_until_it_is_trained(home, monkeypatch):
+    monkeypatch.setattr(stages, "Judge", lambda *_: lambda _: 0.0)
+    monkeypatch.setattr(stages, "fit_drafter", lambda *_, start, **__: start)
     folder, _ = published(home, int4=False)
-    with pytest.raises(InputError, match=r"published-False: its block_size is 4 and not 8: leave out"):
-        train(home, "--out", str(home / "no"), "--start", str(folder), "--taps", "1", "--block", "8")
+    larger = ["--layers", "2", "--mlp-width", "96", "--heads", "4", "--kv-heads", "2"]
+    out = home / "grown"
+    train(home, "--out", str(out), "--start", str(folder), *larger, "--taps", "2", "0", "1")
+    before, small = draft(home, folder)
+    after, large = draft(home, out)
+    assert large == replace(
+        small,
+        num_layers=2,
+        windows=(None, None),
+        intermediate_size=96,
+        num_heads=4,
+        num_kv_heads=2,
+        target_layers=(0, 1, 2),
+    )
+    np.testing.assert_allclose(after, before, atol=1e-4 * float(jnp.abs(before).max()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--block", "8"), "its block_size is 4 and not 8: leave out"),
+        (("--head-dim", "32"), "its head_dim is 16 and not 32: leave out"),
+        (("--mlp-width", "16"), "its intermediate_size is 32 and not 16: leave out"),
+        (("--taps", "0", "2"), r"its target_layers is \(1,\) and not \(0, 2\): leave out"),
+        (("--heads", "4"), "its 2 heads share 1 kv heads, so 4 cannot share 1"),
+    ],
+)
+def test_what_a_drafter_cannot_grow_into_is_refused(home, flags, message):
+    folder, _ = published(home, int4=False)
+    with pytest.raises(InputError, match=f"published-False: {message}"):
+        train(home, "--out", str(home / "no"), "--start", str(folder), "--taps", "1", *flags)
 
 
 def test_a_mask_token_that_texts_hold_is_refused(home):
