@@ -86,7 +86,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--prompts", default="bundled", metavar="SUITE", help=f"{', '.join(SUITES)}, or a JSONL file")
     add("--limit", type=int, metavar="N", help="the first N prompts alone")
     add("--max-new-tokens", type=int, metavar="N", help=f"tokens of a text{_default('max_new_tokens')}")
-    add("--ignore-eos", action="store_true", help="every text runs to its full length: rows stay busy")
+    add(
+        "--ignore-eos",
+        action="store_true",
+        help="every text runs to its full length: rows stay busy, but few drafts are right after an end",
+    )
     add("--raw", action="store_true", help="encode text as it is, without the chat template")
     add("--seed", type=int, default=0, metavar="N", help="of the first sampled text (default 0)")
 
