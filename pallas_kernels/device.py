@@ -14,3 +14,16 @@ def is_hopper() -> bool:
     if jax.default_backend() != "gpu":
         return False
     return getattr(jax.local_devices()[0], "compute_capability", "") == "9.0"
+
+
+def require_triton() -> str:
+    """The compute capability of the GPUs here. Raises NotImplementedError where Triton does not serve: off
+    NVIDIA GPUs, and below 8.0.
+    """
+    if jax.default_backend() != "gpu":
+        raise NotImplementedError("a kernel for GPUs")
+    device = jax.local_devices()[0]
+    capability = getattr(device, "compute_capability", "")
+    if not capability[:1].isdigit() or float(capability) < 8.0:
+        raise NotImplementedError(f"needs compute capability 8.0, not {capability or device.device_kind}")
+    return capability

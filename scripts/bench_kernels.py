@@ -305,7 +305,7 @@ def expert_programs(case: cases.Case, turns: int) -> list[Program]:
                 x, routed(ids), weights, experts, rounding="bfloat16", implementation=implementation
             )
 
-        experts = published if implementation == "xla" else tiled
+        experts = tiled if implementation == "mosaic_gpu" else published
         return Program(
             *(case.name, implementation, function, (jnp.asarray(ids), x, weights, experts)),
             bytes=hit * 3 * case.inner * case.hidden * (0.5 + 2 / 32),

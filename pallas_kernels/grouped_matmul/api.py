@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 
 from pallas_kernels import dispatch
-from pallas_kernels.grouped_matmul import mosaic, reference, tpu
+from pallas_kernels.grouped_matmul import mosaic, reference, tpu, triton
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles
 
 
@@ -27,6 +27,7 @@ class Experts(NamedTuple):
 IMPLEMENTATIONS = (
     ("mosaic_tpu", tpu.expert_mlp),
     ("mosaic_gpu", mosaic.expert_mlp),
+    ("triton", triton.expert_mlp),
     ("xla", reference.expert_mlp),
 )
 

@@ -2,8 +2,8 @@
 
 Expert ids are prefetched scalars that say which expert's strip is copied next. The blocks of a strip follow
 each other in the order of their experts, so that an expert's strip is copied once. Words are unpacked by
-shifts: a nibble of all words at a time, so that inputs come in the order `tpu.by_nibble`. Four words share a
-scale, which a product with ones and zeros puts beside each of them.
+shifts: a nibble of all words at a time, so that inputs come in the order `as_published.by_nibble`. Four words
+share a scale, which a product with ones and zeros puts beside each of them.
 
 XLA keeps the inputs of published weights innermost where their words fill registers of 128 lanes, otherwise
 the outputs. Each is taken as it lies: another order would cost a copy of all experts a call.
@@ -88,7 +88,7 @@ def multiply(
     """Every block of rows times its expert's weight; with two, silu of the one product times the other.
 
     Args:
-      x: [P, R, inputs] in the order `tpu.by_nibble`.
+      x: [P, R, inputs] in the order `as_published.by_nibble`.
       experts: [P] int32, ascending, then -1 for blocks that nobody reads.
       weights: one or two of (packed int32 [E, out, inputs / 8], scale bfloat16 [E, out, inputs / 32]).
       rounding: see `api.expert_mlp`.

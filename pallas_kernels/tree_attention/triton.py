@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels import device
 from pallas_kernels.tree_attention.tiles import WIDE, WIDEST, channel_parts, choose
 
 
@@ -25,12 +26,7 @@ def tree_attention(
     than bfloat16 and float32, for float32 values of 256 channels and more, and for wider keys and values than
     the registers and the shared memory hold.
     """
-    if jax.default_backend() != "gpu":
-        raise NotImplementedError("a kernel for GPUs")
-    device = jax.local_devices()[0]
-    capability = getattr(device, "compute_capability", "")
-    if not capability[:1].isdigit() or float(capability) < 8.0:
-        raise NotImplementedError(f"needs compute capability 8.0, not {capability or device.device_kind}")
+    capability = device.require_triton()
     arrays = [array for array in (q, prefix_k, prefix_v, block_k, block_v) if array is not None]
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) > 1 or q.dtype not in (jnp.bfloat16, jnp.float32):
@@ -52,7 +48,7 @@ def tree_attention(
         latent=prefix_v is None,
         itemsize=q.dtype.itemsize,
         hopper=capability == "9.0",
-        processors=getattr(device, "core_count", 128),
+        processors=getattr(jax.local_devices()[0], "core_count", 128),
     )
     # Imported late: where there is no GPU, Pallas may have no Triton either.
     from pallas_kernels.tree_attention.triton_kernel import attend

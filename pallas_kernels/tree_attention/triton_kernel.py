@@ -8,7 +8,6 @@ cut into splits; each leaves a normalised part and its log-sum-exp, and a second
 Widths need not be powers of two: channels are cut into parts that are (80 = 64 + 16), one product each.
 """
 
-import warnings
 from functools import partial, reduce
 from math import e, log2
 from operator import add
@@ -20,19 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.tree_attention.tiles import COLUMNS, Part, Tiles, channel_parts
-
-# Told at lowering, long after `attend` has returned.
-warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
-
-
-def load(ref, *places: jax.Array, mask: jax.Array) -> jax.Array:
-    """Elements of a reference at ``places`` (an index array a dimension, broadcast), zeros outside the mask.
-
-    Index arrays and no slices: a padded part reaches past the end, which a slice may not.
-    """
-    shape = jnp.broadcast_shapes(*(place.shape for place in places))
-    view = ref.at[tuple(jnp.broadcast_to(place, shape) for place in places)]
-    return plgpu.load(view, mask=jnp.broadcast_to(mask, shape), other=jnp.zeros((), ref.dtype))
+from pallas_kernels.triton import iota, load, product
 
 
 def load_rows(ref, row: jax.Array, held: jax.Array, part: Part) -> jax.Array:
@@ -42,19 +29,6 @@ def load_rows(ref, row: jax.Array, held: jax.Array, part: Part) -> jax.Array:
     if part.padded != part.width:
         mask = mask & (channel < part.width)[None]
     return load(ref, row[:, None], (part.start + channel)[None], mask=mask)
-
-
-def iota(size: int) -> jax.Array:
-    return lax.iota(jnp.int32, size)
-
-
-def product(a: jax.Array, b: jax.Array, transposed: bool) -> jax.Array:
-    """a @ b, or a @ b.T, accumulated in float32; float32 operands are not rounded to TF32."""
-    return lax.dot_general(
-        *(a, b, (((1,), (1 if transposed else 0,)), ((), ()))),
-        precision=lax.Precision.HIGHEST if a.dtype == jnp.float32 else None,
-        preferred_element_type=jnp.float32,
-    )
 
 
 def attention_kernel(

@@ -8,26 +8,9 @@ import numpy as np
 import pytest
 
 from pallas_kernels.grouped_matmul.api import Experts, Int4, expert_mlp
-from pallas_kernels.grouped_matmul.cases import CASES, Case
+from pallas_kernels.grouped_matmul.cases import CASES
 from pallas_kernels.grouped_matmul.reference import unpack
-
-
-def routing(case: Case, random: np.random.Generator) -> np.ndarray:
-    """[T, K] int32 expert ids, distinct a token."""
-    if case.routing == "one":
-        return np.full((case.tokens, case.chosen), case.experts - 1, np.int32)
-    ids = np.stack([random.permutation(case.experts)[: case.chosen] for _ in range(case.tokens)])
-    if case.routing == "partly_none":
-        ids[case.tokens // 2 :] = -1
-    return ids.astype(np.int32)
-
-
-def weights(case: Case, out_size: int, in_size: int, random: np.random.Generator) -> Int4 | jax.Array:
-    if not case.packed:
-        return jnp.asarray(random.normal(size=(case.experts, out_size, in_size)) * in_size**-0.5, case.dtype)
-    words = random.integers(-(2**31), 2**31, (case.experts, out_size, in_size // 8), dtype=np.int32)
-    scale = random.uniform(0.01, 0.05, (case.experts, out_size, in_size // 32))
-    return Int4(jnp.asarray(words), jnp.asarray(scale, jnp.bfloat16))
+from tests.oracles.routed_experts import routing, weights
 
 
 def by_hand(weight: Int4 | jax.Array, rounding: str) -> np.ndarray:

@@ -13,34 +13,12 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jddtree.plan import machine
 from pallas_kernels.dispatch import traced_kernels
-from pallas_kernels.grouped_matmul import tpu
 from pallas_kernels.grouped_matmul.api import Experts, Int4, expert_mlp
 from pallas_kernels.grouped_matmul.cases import CASES, Case
 from pallas_kernels.grouped_matmul.tpu_kernel import multiply
-from tests.pallas_kernels.grouped_matmul.test_reference import routing, weights
+from tests.oracles.routed_experts import check, weights
 
-exact = partial(jax.jit, static_argnames=("rounding", "implementation"))(expert_mlp)
-
-
-@partial(jax.jit, static_argnames=("rounding", "interpret"))
-def kernel(x, ids, shares, experts, rounding, interpret: bool | pltpu.InterpretParams = True) -> jax.Array:
-    options = {"rounding": rounding, "limit": 1 << 24, "interpret": interpret}
-    return tpu.blocked(x, ids, shares, experts, partial(multiply, **options))
-
-
-def check(case: Case, rounding: str, **options) -> None:
-    random = np.random.default_rng(3)
-    x = jnp.asarray(random.normal(size=(case.tokens, case.hidden)), case.dtype)
-    ids = routing(case, random)
-    shares = random.uniform(0.1, 1.0, ids.shape).astype(np.float32)
-    shapes = (case.inner, case.hidden), (case.inner, case.hidden), (case.hidden, case.inner)
-    experts = Experts(*(weights(case, *shape, random) for shape in shapes))
-    found = kernel(x, ids, shares, experts, rounding, **options)
-    assert found.dtype == x.dtype
-    wide = x.astype(jnp.float32)
-    wanted = np.asarray(exact(wide, ids, shares, experts, rounding=rounding, implementation="xla"))
-    limit = 1e-2 if case.dtype == "bfloat16" else 2e-6
-    assert np.linalg.norm(np.asarray(found, np.float32) - wanted) < limit * np.linalg.norm(wanted)
+multiplied = partial(multiply, limit=1 << 24, interpret=True)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +33,13 @@ def check(case: Case, rounding: str, **options) -> None:
     ids=lambda each: each.name if isinstance(each, Case) else each,
 )
 def test_interpreted_it_equals_the_reference(case, rounding):
-    check(case, rounding)
+    check(case, rounding, multiplied)
 
 
 def test_simulated_no_copy_is_read_too_early(capsys):
     case = Case("simulated", 3, 64, 32, 3, 2, "random", packed=True)
-    check(case, "bfloat16", interpret=pltpu.InterpretParams(detect_races=True))
+    simulator = pltpu.InterpretParams(detect_races=True)
+    check(case, "bfloat16", partial(multiplied, interpret=simulator))
     assert "RACE DETECTED" not in capsys.readouterr().out
 
 

@@ -1,0 +1,46 @@
+"""The routed experts around a kernel that multiplies blocks of token rows by INT4 as published, each hit
+expert read once.
+
+Two products with the activation at the end of the first. Tokens are put into blocks of rows of one expert.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.grouped_matmul import grouping
+from pallas_kernels.grouped_matmul.tiles import ExpertTiles
+
+ROWS_A_BLOCK = 16, 128
+"""The fewest and the most token rows of a block."""
+
+
+def require(experts) -> None:
+    """Raise NotImplementedError for weights that are not INT4 as published."""
+    if isinstance(experts, ExpertTiles) or isinstance(experts.gate, jax.Array):
+        raise NotImplementedError("takes INT4 as published")
+
+
+def blocked(
+    x: jax.Array, ids: jax.Array, weights: jax.Array, experts, multiply: Callable[..., jax.Array]
+) -> jax.Array:
+    """The whole operation, see `api.expert_mlp`.
+
+    ``multiply`` maps x [P, R, inputs] in the order `by_nibble`, the blocks' experts [P] (-1: nobody reads the
+    block) and one or two INT4 weights to [P, R, out] in x's dtype: their product with x, or silu of the
+    first's times the second's.
+    """
+    count = experts.gate.packed.shape[0]
+    rows = grouping.rows_a_block(ids.size, count, *ROWS_A_BLOCK)
+    blocks = grouping.group(ids, count, rows)
+    # What is put in the words' order is the few tokens, not their rows in the blocks.
+    taken = by_nibble(x)[jnp.maximum(blocks.tokens, 0)]
+    inner = multiply(taken, blocks.experts, (experts.gate, experts.up))
+    y = multiply(by_nibble(inner), blocks.experts, (experts.down,))
+    return grouping.combined(y.reshape(-1, x.shape[1]), blocks.places, ids, weights)
+
+
+def by_nibble(x: jax.Array) -> jax.Array:
+    """[..., inputs] in the order in which words are unpacked: first all that are the lowest nibble of one."""
+    return x.reshape(*x.shape[:-1], -1, 8).swapaxes(-1, -2).reshape(x.shape)
