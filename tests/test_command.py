@@ -53,9 +53,10 @@ def test_a_machine_without_the_devices_asked_for_is_one_line(capsys, monkeypatch
     assert line.endswith("Unable to initialize backend 'cuda': none")
 
 
-def test_an_environment_that_jax_refuses_is_one_line():
+@pytest.mark.parametrize("module", ["jddtree.generate", "scripts.eval_pair"])
+def test_an_environment_that_jax_refuses_is_one_line(module):
     done = subprocess.run(
-        [sys.executable, "-m", "jddtree.generate", "--help"],
+        [sys.executable, "-m", module, "--help"],
         env=os.environ | {"JAX_NUM_CPU_DEVICES": "many"},
         cwd=Path(__file__).parents[1],
         capture_output=True,

@@ -13,6 +13,7 @@ from jddtree.errors import InputError
 from jddtree.exactness import Exactness, compare
 from jddtree.sweep import journal, report
 from jddtree.sweep.journal import Sweep
+from jddtree.wording import counted
 
 Record = dict[str, Any]
 
@@ -78,7 +79,7 @@ def _looser(*records: Record) -> str:
 
 def _generations(first: list[Record], second: list[Record], flags: argparse.Namespace) -> list[Exactness]:
     if len(first) != len(second):
-        raise InputError(f"{flags.a} holds {len(first)} texts, {flags.b} {len(second)}")
+        raise InputError(f"{flags.a} holds {counted(len(first), 'text')}, {flags.b} {len(second)}")
     dtype, checks = _looser(*first, *second), []
     for number, (a, b) in enumerate(zip(first, second, strict=True), 1):
         for key, what in (("prompt_ids", "prompt"), ("policy", "policy")):

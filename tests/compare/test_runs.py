@@ -92,7 +92,7 @@ def test_sweeps(call):
     [
         (RECORD, RECORD | {"prompt_ids": [2]}, "text 1: the prompt is not the same"),
         (RECORD, RECORD | {"policy": {"temperature": 1.0}}, "text 1: the policy is not the same"),
-        (RECORD, {"outputs": [RECORD, RECORD]}, "holds 1 texts"),
+        (RECORD, {"outputs": [RECORD, RECORD]}, "holds 1 text, "),
         (RECORD, {"output_ids": [1]}, "neither the JSON of this version's generate nor a sweep"),
         (RECORD, "hi\n", "is neither generate's JSON nor a sweep"),
         (RECORD, lines(sweep(*with_outputs(CELLS, [1]))), "is a sweep, the other is not"),
