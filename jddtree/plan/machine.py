@@ -99,6 +99,8 @@ def _tpu(name: str) -> Sequence[jax.Device]:
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_WORKER_ID", "0")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5p-8")
+    # It guards a machine's own TPUs, which compiling for others does not touch.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     try:
         return topologies.get_topology_desc(name, platform="tpu").devices
     except jax.errors.JaxRuntimeError as error:
