@@ -24,6 +24,14 @@ FORMAT = 2
 PACKAGES = ("jax", "jaxlib", "flax")
 SAME = ("format", "device", "versions", "commit", "target", "drafter", "dtype", "prompts", "settings")
 """What must not change between the runs that fill one file."""
+FIGURES = {
+    "name", "texts", "tokens_per_second", "interval", "row_tokens_per_second", "times_plain", "sign_test",
+    "committed_per_round", "committed_by_kind", "round_ms", "host_ms_per_round", "prefill_ms",
+    "compile_seconds", "stage_ms", "acceptance", "program_bytes", "peak_bytes", "percent_of_bandwidth",
+    "exact", "outputs",
+}  # fmt: skip
+"""What readers of the file need of a cell."""
+_REMOVE = "remove the line, and the command that wrote the file measures its cell again"
 
 
 def environment(
@@ -109,16 +117,42 @@ def read(path: Path) -> Sweep:
 
 
 def _parsed(path: Path, lines: Sequence[str]) -> Sweep:
-    try:
-        entries = [json.loads(line) for line in lines]
-    except ValueError:
-        raise InputError(f"{path} is no sweep: a line of it is not JSON") from None
-    kinds = [entry.get("kind") if isinstance(entry, dict) else None for entry in entries]
-    if not kinds or kinds[0] != "environment" or set(kinds[1:]) - {"cell"}:
+    cells: dict[Cell, dict[str, Any]] = {}
+    about: dict[str, Any] | None = None
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, line {number}"
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            raise InputError(f"{path} is no sweep: line {number} is not JSON; {_REMOVE}") from None
+        kind = entry.get("kind") if isinstance(entry, dict) else None
+        if kind != ("environment" if about is None else "cell"):
+            if kind == "environment":
+                raise InputError(f"{where} begins another sweep: a file for each")
+            raise InputError(
+                f"{path} is no sweep: it must hold an environment and cells, a JSON object a line"
+            )
+        if about is None:
+            if entry.get("format") != FORMAT:
+                raise InputError(f"{path} was written in another format; measure again with another --out")
+            if lost := {*SAME, "commands"} - set(entry):
+                raise InputError(f"{where} is damaged (no {min(lost)}): measure again with another --out")
+            about = entry
+            continue
+        try:
+            cell = Cell(**entry["cell"])
+            if not all(isinstance(part, int | float) for part in place(cell)):
+                raise TypeError
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"{where} is damaged (no cell of this version); {_REMOVE}") from None
+        if lost := FIGURES - set(entry):
+            raise InputError(f"{where} is damaged (no {min(lost)}); {_REMOVE}")
+        if cell in cells:
+            raise InputError(f"{where} holds {cell.name} a second time: remove one of the two lines")
+        cells[cell] = entry
+    if about is None:
         raise InputError(f"{path} is no sweep: it must hold an environment and cells, a JSON object a line")
-    if entries[0].get("format") != FORMAT:
-        raise InputError(f"{path} was written in another format; measure again with another --out")
-    return Sweep(entries[0], sorted(entries[1:], key=lambda entry: place(Cell(**entry["cell"]))))
+    return Sweep(about, [cells[cell] for cell in sorted(cells, key=place)])
 
 
 def _whole_lines(path: Path) -> list[str]:
@@ -147,6 +181,8 @@ class Journal:
             held = _parsed(path, lines)
             for key in SAME:
                 ours = json.loads(json.dumps(about[key]))
+                if key == "drafter" and None in (ours, held.environment[key]):
+                    continue  # plain decoding alone ran without one, and does not depend on it
                 if held.environment.get(key) != ours:
                     raise InputError(
                         f"{path} holds a sweep {_difference(key, held.environment, ours)}: "
@@ -154,7 +190,8 @@ class Journal:
                     )
             self.finished = {Cell(**entry["cell"]): entry for entry in held.cells}
             self.environment = about | {
-                "commands": list(dict.fromkeys(held.environment["commands"] + about["commands"]))
+                "drafter": about["drafter"] or held.environment["drafter"],
+                "commands": list(dict.fromkeys(held.environment["commands"] + about["commands"])),
             }
         # Anew, so that whatever an interrupt cut off goes.
         partial = path.with_name(f"{path.name}.partial")

@@ -7,7 +7,7 @@ import pytest
 
 from jddtree.errors import InputError
 from jddtree.sweep.grid import Cell
-from jddtree.sweep.journal import SAME, Journal, command, read
+from jddtree.sweep.journal import FIGURES, SAME, Journal, command, read
 
 ABOUT = {name: name for name in SAME} | {
     "kind": "environment",
@@ -16,7 +16,13 @@ ABOUT = {name: name for name in SAME} | {
     "settings": {"limit": 4, "seed": 0},
     "commands": ["x"],
 }
-CELLS = [{"kind": "cell", "cell": asdict(Cell("tree", 0.0, 1, budget)), "n": budget} for budget in (4, 8)]
+
+
+def line(cell: Cell) -> dict:
+    return dict.fromkeys(FIGURES) | {"kind": "cell", "cell": asdict(cell)}
+
+
+CELLS = [line(Cell("tree", 0.0, 1, budget)) for budget in (4, 8)]
 
 
 def test_finished_cells_are_found_again_and_half_a_line_goes(tmp_path, capsys):
@@ -29,7 +35,7 @@ def test_finished_cells_are_found_again_and_half_a_line_goes(tmp_path, capsys):
     assert capsys.readouterr().err == f"note: {file}, line 3 is cut off in the middle: left out\n"
     again = Journal(file, ABOUT | {"commands": ["another"]})
     assert list(again.finished) == [Cell("tree", 0.0, 1, 4)]
-    plain = {"kind": "cell", "cell": asdict(Cell("ar", 0.0, 1))}
+    plain = line(Cell("ar", 0.0, 1))
     for cell in (CELLS[1], plain):
         again.add(cell)
     found = read(file)
@@ -37,6 +43,15 @@ def test_finished_cells_are_found_again_and_half_a_line_goes(tmp_path, capsys):
     assert found.environment["commands"] == ["x", "another"]
     Journal(file, ABOUT)
     assert read(file).environment["commands"] == ["x", "another"]
+
+
+def test_plain_decoding_without_a_drafter_joins_a_sweep_with_one(tmp_path):
+    file, drafter = tmp_path / "sweep.jsonl", {"name": "d", "content": "a"}
+    for mine in (None, drafter, None):
+        Journal(file, ABOUT | {"drafter": mine})
+    assert read(file).environment["drafter"] == drafter
+    with pytest.raises(InputError, match=r"of another drafter \(d\)"):
+        Journal(file, ABOUT | {"drafter": {"name": "d", "content": "b"}})
 
 
 @pytest.mark.parametrize(
@@ -60,6 +75,26 @@ def test_a_sweep_of_something_else_is_not_gone_on_with(tmp_path, change, reason)
 def test_files_that_are_no_sweeps(tmp_path, text):
     (tmp_path / "a").write_text(text)
     with pytest.raises(InputError, match="is no sweep"):
+        read(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([ABOUT, CELLS[0], ABOUT, CELLS[1]], "line 3 begins another sweep"),
+        ([ABOUT, CELLS[0], "{", CELLS[1]], "line 3 is not JSON; remove the line"),
+        ([ABOUT, {"kind": "cell"}], r"line 2 is damaged \(no cell of this version\)"),
+        ([ABOUT, CELLS[0] | {"cell": CELLS[0]["cell"] | {"method": "x"}}], "line 2 is damaged"),
+        ([ABOUT, CELLS[0] | {"cell": CELLS[0]["cell"] | {"temperature": None}}], "line 2 is damaged"),
+        ([ABOUT, {key: CELLS[0][key] for key in CELLS[0] if key != "exact"}], r"damaged \(no exact\)"),
+        ([ABOUT, CELLS[0], CELLS[0]], r"line 3 holds tree\(4\) a second time"),
+        ([{key: ABOUT[key] for key in ABOUT if key != "settings"}], r"damaged \(no settings\)"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path, lines, reason):
+    text = "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in lines)
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(InputError, match=reason):
         read(tmp_path / "a")
 
 

@@ -62,6 +62,7 @@ def sweep(*cells: dict) -> Sweep:
             "max_new_tokens": 8,
             "ignore_eos": False,
             "repetitions": 3,
+            "seed": 0,
             "layout": "tp1",
         },
     }
