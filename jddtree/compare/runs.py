@@ -16,6 +16,11 @@ from jddtree.sweep.journal import Sweep
 from jddtree.wording import counted
 
 Record = dict[str, Any]
+NEEDED = (
+    "prompt_ids", "output_ids", "margins", "policy", "method", "dtype", "finish_reason",
+    "committed_per_round", "tokens_per_second",
+)  # fmt: skip
+"""What is read of a text of generate."""
 
 
 def add_flags(command: argparse.ArgumentParser, path: Any) -> None:
@@ -66,9 +71,12 @@ def _read(path: Path) -> list[Record] | Sweep:
     if isinstance(whole, dict) and whole.get("kind") == "environment":
         raise InputError(f"{path} is a sweep without a finished cell")
     records = whole.get("outputs", [whole]) if isinstance(whole, dict) else None
-    needed = {"prompt_ids", "output_ids", "margins", "policy", "method", "dtype"}
-    if not isinstance(records, list) or not all(isinstance(r, dict) and needed <= set(r) for r in records):
+    if not isinstance(records, list) or not all(
+        isinstance(r, dict) and set(NEEDED) <= set(r) for r in records
+    ):
         raise InputError(f"{path} is neither the JSON of this version's generate nor a sweep")
+    if not records:
+        raise InputError(f"{path} holds no text")
     return records
 
 
@@ -85,6 +93,13 @@ def _generations(first: list[Record], second: list[Record], flags: argparse.Name
         for key, what in (("prompt_ids", "prompt"), ("policy", "policy")):
             if a[key] != b[key]:
                 raise InputError(f"text {number}: the {what} is not the same in both files")
+        short, long = sorted((a, b), key=lambda record: len(record["output_ids"]))
+        ids, more = short["output_ids"], long["output_ids"]
+        if short["finish_reason"] in ("length", "interrupted") and ids != more and ids == more[: len(ids)]:
+            raise InputError(
+                f"text {number} was cut after {len(ids)} tokens in one file and {len(more)} in the other: "
+                "write both with the same --max-new-tokens, to the end"
+            )
         # Plain decoding is the truth where there is one; else the second file is.
         ours, plain, name = (b, a, flags.a) if a["method"] == "ar" else (a, b, flags.b)
         check = compare(ours["output_ids"], plain["output_ids"], plain["margins"])
@@ -107,16 +122,20 @@ def _sweeps(first: Sweep, second: Sweep, flags: argparse.Namespace) -> list[Exac
     for key in ("target", "prompts"):
         if one[key]["content"] != other[key]["content"]:
             raise InputError(f"{flags.a} and {flags.b} are sweeps of different {key.removesuffix('s')}s")
+    theirs = {json.dumps(entry["cell"]): entry for entry in second.cells}
+    common = [entry for entry in first.cells if json.dumps(entry["cell"]) in theirs]
+    seeds = [about["settings"]["seed"] for about in (one, other)]
+    if seeds[0] != seeds[1] and any(entry["cell"]["temperature"] for entry in common):
+        raise InputError(
+            f"{flags.a} is sampled with --seed {seeds[0]}, {flags.b} with {seeds[1]}: their texts must differ"
+        )
     dtype, checks = _looser(one, other), []
     table = Table()
     titles = ("cell", "A tokens/s", "B tokens/s", "B / A", "committed A", "B", "exact A", "exact B")
     for title in titles:
         table.add_column(title, justify="left" if title == "cell" else "right")
-    theirs = {json.dumps(entry["cell"]): entry for entry in second.cells}
-    for a in first.cells:
-        b = theirs.get(json.dumps(a["cell"]))
-        if b is None:
-            continue
+    for a in common:
+        b = theirs[json.dumps(a["cell"])]
         where = f"{a['name']}, T {a['cell']['temperature']:g}, {a['cell']['concurrency']} at a time"
         sound = report.is_exact(a) and report.is_exact(b) and a["tokens_per_second"]
         speeds = [

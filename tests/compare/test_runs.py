@@ -15,6 +15,7 @@ RECORD = {
     "policy": {"temperature": 0.0},
     "method": "tree",
     "dtype": "float32",
+    "finish_reason": "length",
     "committed_per_round": 2.0,
     "tokens_per_second": None,
 }
@@ -87,6 +88,18 @@ def test_sweeps(call):
     assert status == 2 and "different prompts" in said
 
 
+def test_sweeps_of_other_seeds_compare_greedy_cells_alone(call):
+    greedy, other = (sweep(*with_outputs(CELLS, [1])) for _ in range(2))
+    other.environment["settings"]["seed"] = 1
+    for one in (greedy, other):
+        one.environment["prompts"]["content"] = "p"
+    assert call(lines(greedy), lines(other))[0] == 0
+    for one in (greedy, other):
+        one.cells[:] = [cell | {"cell": cell["cell"] | {"temperature": 1.0}} for cell in one.cells]
+    status, said = call(lines(greedy), lines(other))
+    assert status == 2 and "is sampled with --seed 0" in said
+
+
 @pytest.mark.parametrize(
     ("a", "b", "reason"),
     [
@@ -94,6 +107,8 @@ def test_sweeps(call):
         (RECORD, RECORD | {"policy": {"temperature": 1.0}}, "text 1: the policy is not the same"),
         (RECORD, {"outputs": [RECORD, RECORD]}, "holds 1 text, "),
         (RECORD, {"output_ids": [1]}, "neither the JSON of this version's generate nor a sweep"),
+        ({"outputs": []}, {"outputs": []}, "holds no text"),
+        (RECORD, RECORD | {"output_ids": [5, 6]}, "text 1 was cut after 2 tokens in one file and 3"),
         (RECORD, "hi\n", "is neither generate's JSON nor a sweep"),
         (RECORD, lines(sweep(*with_outputs(CELLS, [1]))), "is a sweep, the other is not"),
     ],
