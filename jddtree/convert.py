@@ -90,6 +90,8 @@ def check(folder: Path, say: Say) -> None:
     Raises:
         InputError: there are no hashes, or something is damaged or altered; names the tensor and the file.
     """
+    if is_gguf(folder):
+        raise InputError(f"{folder} is a GGUF file, which has no hashes: convert it, then --check the result")
     if not manifest.is_converted(folder):
         read_configs(folder)
         count, total = transfer.verify_download(folder)

@@ -107,12 +107,13 @@ def read_gguf(path: Path) -> GgufFile:
     package = _package(path)
     try:
         reader = package.GGUFReader(path)
+        values = {name: item.contents() for name, item in reader.fields.items()}
     except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split())[:120]
         raise InputError(f"{path} is truncated or damaged ({reason}); download it again") from error
     if reader.byte_order == "S":
         raise InputError(f"{path} is of the other byte order, which is not supported")
-    header = Header(path, {name: item.contents() for name, item in reader.fields.items()})
+    header = Header(path, values)
     if header.architecture not in ARCHITECTURES:
         raise InputError(
             f"{path} has architecture {header.architecture!r}; supported: {', '.join(ARCHITECTURES)}"

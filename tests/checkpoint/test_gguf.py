@@ -301,6 +301,10 @@ def test_damaged_files_and_a_missing_package(tmp_path, capsys, monkeypatch):
     for length in (6, 30, 2000, 6000, len(content) - 5000):
         file.write_bytes(content[:length])
         assert "is truncated or damaged" in refused(tmp_path, capsys)
+    file.write_bytes(content.replace(b"gpt2", b"gpt\xff", 1))
+    assert "is truncated or damaged" in refused(tmp_path, capsys)
+    assert main(["--check", str(file)]) == 2
+    assert "is a GGUF file, which has no hashes" in capsys.readouterr().err
     file.write_bytes(b"GGML" + content[4:])
     assert "neither a folder nor a GGUF file" in refused(tmp_path, capsys)
     file.write_bytes(content)
