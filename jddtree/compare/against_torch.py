@@ -120,7 +120,10 @@ def _python_with_torch(python: str) -> str:
     except OSError as error:
         raise InputError(f"--torch-python {python} cannot be run: {error.strerror}") from None
     if result.returncode:
-        raise InputError(f"--torch-python {python}: {_last_line(result.stderr)}")
+        raise InputError(
+            f"--torch-python {python} must have torch, transformers and safetensors "
+            f"({_last_line(result.stderr)})"
+        )
     return python
 
 

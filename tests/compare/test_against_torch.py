@@ -58,6 +58,7 @@ def test_a_kimi_target_is_equal_and_a_fault_in_it_is_located(capsys: pytest.Capt
     ("flags", "message"),
     [
         (["--torch-python", "/no/such/python"], "--torch-python /no/such/python cannot be run"),
+        (["--torch-python", "false"], "--torch-python false must have torch, transformers and safetensors"),
         (["--torch-python", sys.executable], "--torch-python" if TORCH is None else ""),
         (["--new", "0"], "--new must be 1 or more, not 0"),
         (["--inject", "typo"], "invalid choice: 'typo'"),
