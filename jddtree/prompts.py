@@ -102,7 +102,8 @@ def read_prompts(path: Path, defaults: Wishes) -> list[tuple[Prompt, Wishes, str
       InputError: names the line and what is wrong with it.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: JSON texts may hold the other line ends of Unicode as they are.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"{path} cannot be read: {reason}") from None
@@ -118,7 +119,7 @@ def read_prompts(path: Path, defaults: Wishes) -> list[tuple[Prompt, Wishes, str
 def _read_line(line: str, name: str, defaults: Wishes) -> tuple[Prompt, Wishes, str]:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{name}: not JSON") from None
     if not isinstance(entry, dict):
         raise InputError(f"{name}: not a JSON object")

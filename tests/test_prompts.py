@@ -47,6 +47,7 @@ def test_all_kinds_of_prompts_with_wishes_of_their_own(read, tmp_path):
     ("line", "reason"),
     [
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("[1]", "not a JSON object"),
         ({}, "needs one of prompt, prompt_ids, messages"),
         ({"prompt": "a", "prompt_ids": [1]}, "needs one of prompt, prompt_ids, messages"),
@@ -70,6 +71,12 @@ def test_a_malformed_line_is_named(read, line, reason):
         read({"prompt": "fine"}, line)
     message = str(caught.value)
     assert "prompts.jsonl, line 2: " in message and reason in message and "\n" not in message
+
+
+def test_only_line_feeds_end_a_line(read):
+    text = "a\u2028b\x85c"
+    [(prompt, _, _)] = read('{"prompt": "' + text + '"}\r\n')
+    assert prompt == text
 
 
 def test_a_file_that_cannot_be_used_is_named(read, tmp_path):
