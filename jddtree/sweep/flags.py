@@ -106,6 +106,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--from", dest="source", type=path, metavar="FILE", help="report on this file; measure nothing")
 
     flags = parser.parse_args(arguments)
+    if flags.source is not None:
+        _check_alone(flags, parser.parse_args([]))
     for name, value in (QUICK if flags.quick else FULL).items():
         if getattr(flags, name) is None:
             spread = name == "methods" and flags.layout.size > 1
@@ -135,12 +137,18 @@ def _cap(value: str) -> int | None:
     return None if value == "none" else int(value)
 
 
+def _check_alone(flags: argparse.Namespace, untouched: argparse.Namespace) -> None:
+    """A report of a file takes no other flag. Raises InputError."""
+    if flags.report is None:
+        raise InputError("--from needs --report DIR to write to")
+    for name, value in vars(flags).items():
+        if name not in ("source", "report") and value != getattr(untouched, name):
+            flag = "no-stages" if name == "stages" else name.replace("_", "-")
+            raise InputError(f"--from measures nothing: leave out --{flag}")
+
+
 def _check(flags: argparse.Namespace) -> None:
     if flags.source is not None:
-        if flags.report is None:
-            raise InputError("--from needs --report DIR to write to")
-        if flags.out is not None:
-            raise InputError("--from measures nothing: leave out --out")
         return
     check_methods(flags.methods, flags.budgets)
     if flags.layout.size > 1 and "ar-stepwise" in flags.methods:

@@ -148,6 +148,8 @@ def test_a_report_needs_no_models_and_says_what_is_inexact(measured, call, tmp_p
         (["--from", "a"], "--from needs --report"),
         (["--report", __file__], "is a file: name a folder"),
         (["--from", "/nowhere", "--report", "b"], "/nowhere cannot be read"),
+        (["--from", "a", "--report", "b", "--no-stages"], "--from measures nothing: leave out --no-stages"),
+        (["--from", "a", "--report", "b", "--budgets", "4"], "leave out --budgets"),
         (["--prompts", "/nowhere"], "/nowhere cannot be read"),
         ([*PAIR], "has no tokenizer: give token ids"),
     ],
