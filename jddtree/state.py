@@ -8,11 +8,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jddtree import sharding
+from jddtree.errors import InputError
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Cache, Target
 from jddtree.pytree import pytree_dataclass
 from jddtree.sampling import Mode, Sampling
 from jddtree.sharding import Layout
+
+MOST_NODES = 4096
+"""Nodes of a round: far more than a pass is worth, and still built and compiled in a minute."""
 
 RUNNING, STOP, LENGTH, FAILED, CANCELLED = range(5)
 """Reasons of a row, on the device. FAILED: a logit was not finite."""
@@ -22,12 +26,19 @@ RUNNING, STOP, LENGTH, FAILED, CANCELLED = range(5)
 class Method:
     """What a round drafts. ``name``: "ar" (nothing), "chain" or "tree". ``budget``: nodes a round may verify.
 
-    ``depth``: positions the drafter predicts, D. Static: a program is compiled for one method.
+    ``depth``: positions the drafter predicts, D. Static: a program is compiled for one method. Raises
+    InputError for more nodes than `MOST_NODES`.
     """
 
     name: str
     budget: int
     depth: int
+
+    def __post_init__(self):
+        if self.budget > MOST_NODES:
+            raise InputError(
+                f"a budget of {self.budget} nodes is too large: a round verifies {MOST_NODES} at most"
+            )
 
     @classmethod
     def plain(cls) -> "Method":

@@ -135,6 +135,7 @@ def test_a_task_out_of_range_is_refused_when_it_is_made(engine, wishes, reason):
         ({"method": "beam"}, "method must be one of tree, chain, ar, not 'beam'"),
         ({"rule": "guess"}, "rule must be one of follow, target-only, not 'guess'"),
         ({"budget": -1}, "budget must be 0 or more, not -1"),
+        ({"budget": 4097}, "a budget of 4097 nodes is too large: a round verifies 4096 at most"),
         ({"top_logprobs": 161}, "0 to 160 tokens, not 161"),
     ],
 )

@@ -10,6 +10,9 @@ from jddtree.sweep.journal import Sweep
 
 Entry = dict[str, Any]
 
+SURE = 0.05
+"""Level of the sign test."""
+
 COLUMNS = (
     "method",
     "tokens/s [95 %]",
@@ -119,15 +122,17 @@ def findings(sweep: Sweep) -> Iterator[str]:
             yield f"{where}: `ar` is {1 / naive['times_plain']:.2f} times as fast as `ar-stepwise`."
         for entry in [fastest for method in ("chain", "tree") if (fastest := best(cells, method))]:
             test = entry["sign_test"]
+            rivals = sum(other["cell"]["method"] == entry["cell"]["method"] for other in cells)
             yield (
                 f"{where}: `{entry['name']}` is {entry['times_plain']:.2f} times as fast as `ar` "
                 f"(faster in {test['wins']} of {test['wins'] + test['losses']} pairs, sign test "
-                f"p = {test['p_value']:.2g})."
+                f"p = {test['p_value']:.2g}"
+                + (f"; the best of {rivals}, chosen by these same figures)." if rivals > 1 else ").")
             )
         for method in ("chain", "tree"):
             yield from _crossing(method, temperature, groups)
         if len(found) > 1:
-            yield f"Temperature {temperature:g}, fastest: {_fastest(found)}."
+            yield f"Temperature {temperature:g}, highest median: {_fastest(found)}."
     wrong = [entry for entry in sweep.cells if not is_exact(entry)]
     if wrong:
         names = ", ".join(f"`{e['name']}` ({e['cell']['concurrency']} at a time)" for e in wrong)
@@ -142,7 +147,7 @@ def findings(sweep: Sweep) -> Iterator[str]:
 
 
 def _fastest(groups: dict[int, list[Entry]]) -> str:
-    """Which method is fastest at which concurrency."""
+    """Which method has the highest median at which concurrency."""
     at: dict[str, list[int]] = {}
     for rows, cells in groups.items():
         ranked = [found for method in ("ar", "chain", "tree") if (found := best(cells, method))]
@@ -173,7 +178,7 @@ def factors(cells: Sequence[Entry]) -> Iterator[str]:
 
 
 def _crossing(method: str, temperature: float, groups: dict[tuple[float, int], list[Entry]]) -> Iterator[str]:
-    """Where plain decoding overtakes a method's best cell."""
+    """Where plain decoding overtakes a method's best cell, by the medians, and where a test agrees."""
     found = {
         rows: entry
         for (t, rows), cells in sorted(groups.items())
@@ -184,14 +189,19 @@ def _crossing(method: str, temperature: float, groups: dict[tuple[float, int], l
     faster = [rows for rows, entry in found.items() if entry["times_plain"] > 1]
     slower = [rows for rows, entry in found.items() if entry["times_plain"] <= 1]
     name = f"Temperature {temperature:g}: the best {method}"
+    sure = [rows for rows in faster if found[rows]["sign_test"]["p_value"] < SURE]
+    where = f"at {_list(sure)} at a time" if sure else "nowhere"
+    tested = "" if not faster else f" A sign test agrees (p < {SURE:g}) {where}."
     if not slower:
-        yield f"{name} is faster than `ar` at every concurrency measured, {min(found)} to {max(found)}."
+        yield (
+            f"{name} is faster than `ar` at every concurrency measured, {min(found)} to {max(found)}.{tested}"
+        )
     elif not faster:
         yield f"{name} is never faster than `ar` from {min(found)} to {max(found)} at a time."
     elif max(faster) < min(slower):
-        yield f"{name} crosses `ar` between {max(faster)} and {min(slower)} at a time."
+        yield f"{name} crosses `ar` between {max(faster)} and {min(slower)} at a time.{tested}"
     else:
-        yield f"{name} is faster than `ar` at {_list(faster)} at a time, and not at {_list(slower)}."
+        yield f"{name} is faster than `ar` at {_list(faster)} at a time, and not at {_list(slower)}.{tested}"
 
 
 def _page(sweep: Sweep, drawn: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -85,9 +85,13 @@ def test_factors_and_crossings_are_stated():
     text = "\n".join(report.findings(sweep(*CELLS)))
     assert "`ar` is 2.00 times as fast as `ar-stepwise`" in text
     assert "1 at a time: `tree(8)` is 2.00 times as fast as `ar` (faster in 7 of 8 pairs" in text
+    assert "the best of 2, chosen by these same figures" in text
     assert "best tree crosses `ar` between 1 and 4 at a time" in text
-    assert "best chain is faster than `ar` at every concurrency measured, 1 to 4" in text
-    assert "fastest: `tree` at 1, `chain` at 4 at a time" in text
+    assert (
+        "best chain is faster than `ar` at every concurrency measured, 1 to 4. A sign test agrees (p < 0.05) "
+        "at 1, 4" in text
+    )
+    assert "highest median: `tree` at 1, `chain` at 4 at a time" in text
     assert "of 32 texts over all cells 32 equal" in text
     table = list(report.factors(CELLS))
     assert table[2:] == [
