@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from jddtree.compare import faults, stages
 from jddtree.compare.agreement import Agreement, agreement, text_verdict, tree_verdict
 from jddtree.engine import DEFAULT_BUDGET, Engine
 from jddtree.errors import InputError
+from jddtree.load import is_named, smollm2_file
 from jddtree.prompts import Wishes, as_ids, read_json_list, read_prompts
 
 SCRIPT = Path(__file__).with_name("torch_stages.py")
@@ -69,7 +71,8 @@ def main(flags: argparse.Namespace) -> int:
         if folder is not None and not is_published(folder):
             raise InputError(
                 f"{folder} is not a published folder (config.json, *.safetensors), which PyTorch needs: "
-                "`python -m jddtree.convert SRC DST --to hf` makes one"
+                f"`python -m jddtree.convert {smollm2_file() if is_named(folder) else folder} DST --to hf` "
+                "makes one"
             )
     python, write_json = _python_with_torch(flags.torch_python), json_writer(flags.json)
     engine = Engine.load(
@@ -136,6 +139,10 @@ def _prompts(flags: argparse.Namespace, engine: Engine) -> list[list[int]]:
         ]
     if flags.prompts is not None:
         read = read_prompts(flags.prompts, Wishes())
+        for _, wishes, line in read:
+            # What remains says how the prompt is read.
+            if replace(wishes, raw=False, thinking=False, specials=False) != Wishes():
+                raise InputError(f"{line}: a prompt is all that is compared; --new says how many tokens")
         return [list(wishes.tasks(engine, prompt, name, None)[0].prompt) for prompt, wishes, name in read]
     if engine.pair.tokenizer is None:
         say(f"{flags.target} has no tokenizer: two prompts of {RANDOM_IDS} random ids")

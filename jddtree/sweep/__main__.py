@@ -41,6 +41,8 @@ def run(flags: argparse.Namespace, words: Sequence[str]) -> int:
             raise InputError(f"--report {flags.report} is a file: name a folder")
     if flags.source is not None:
         sweep = journal.read(flags.source)
+        if not sweep.cells:
+            raise InputError(f"{flags.source} holds no finished cell to report on")
     else:
         sweep = sweep_of(flags, words)
     show(sweep)

@@ -72,6 +72,15 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], flags: list[s
     assert errors.count("\n") == 1
 
 
+def test_a_prompt_that_asks_for_more_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt_ids": [1, 2]}\n{"prompt_ids": [3], "temperature": 1.0}\n')
+    flags = ("--prompts", str(prompts), "--torch-python", "true")
+    status, output, errors = run(capsys, "--target", str(QWEN3 / "target"), *flags)
+    assert (status, output) == (2, "")
+    assert "line 2: a prompt is all that is compared" in errors
+
+
 def test_without_torch_the_line_says_what_to_pass(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,9 @@ def test_a_report_needs_no_models_and_says_what_is_inexact(measured, call, tmp_p
     assert status == 1 and "INEXACT" in out
     assert "INEXACT" in (tmp_path / "b" / "report.md").read_text()
     assert "INEXACT, and" not in (tmp_path / "a" / "report.md").read_text()
+    broken.write_text(json.dumps(entries[0]) + "\n")
+    status, out, err = call("--from", str(broken), "--report", str(tmp_path / "c"))
+    assert (status, out, (tmp_path / "c").exists()) == (2, "", False) and "no finished cell" in err
 
 
 @pytest.mark.parametrize(
