@@ -16,6 +16,11 @@ def is_hopper() -> bool:
     return getattr(jax.local_devices()[0], "compute_capability", "") == "9.0"
 
 
+def processors(usual: int) -> int:
+    """Multiprocessors of a GPU here, ``usual`` where JAX does not tell."""
+    return getattr(jax.local_devices()[0], "core_count", usual)
+
+
 def require_triton() -> str:
     """The compute capability of the GPUs here. Raises NotImplementedError where Triton does not serve: off
     NVIDIA GPUs, and below 8.0.

@@ -4,7 +4,7 @@ expert read once.
 Two products with the activation at the end of the first. Tokens are put into blocks of rows of one expert.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,17 @@ def blocked(
     inner = multiply(taken, blocks.experts, (experts.gate, experts.up))
     y = multiply(by_nibble(inner), blocks.experts, (experts.down,))
     return grouping.combined(y.reshape(-1, x.shape[1]), blocks.places, ids, weights)
+
+
+def weight_of(q: jax.Array, scale: jax.Array, rounding: str, dtype: jnp.dtype) -> jax.Array:
+    """q x scale in ``dtype``, inside of a kernel. ``rounding``: see `api.expert_mlp`."""
+    exact = q.astype(jnp.float32) * scale
+    return (exact.astype(jnp.bfloat16) if rounding == "bfloat16" else exact).astype(dtype)
+
+
+def activated(sums: Sequence[jax.Array]) -> jax.Array:
+    """The one product, or silu of the first times the second."""
+    return sums[0] if len(sums) == 1 else sums[0] * jax.nn.sigmoid(sums[0]) * sums[1]
 
 
 def by_nibble(x: jax.Array) -> jax.Array:

@@ -20,6 +20,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.grouped_matmul.as_published import activated, weight_of
+
 LANES = 128
 
 STRIP = 1 << 20
@@ -39,8 +41,7 @@ def multiply_kernel(experts_ref, sources_ref, x_ref, spread_ref, *refs, rounding
     def _():
         pairs = zip(weights[::2], weights[1::2], strict=True)
         sums = [product(x_ref, *pair, spread_ref, rounding, turned) for pair in pairs]
-        y = sums[0] if len(sums) == 1 else sums[0] * jax.nn.sigmoid(sums[0]) * sums[1]
-        out_ref[...] = y.astype(out_ref.dtype)
+        out_ref[...] = activated(sums).astype(out_ref.dtype)
 
 
 def product(x_ref, packed_ref, scale_ref, spread_ref, rounding: str, turned) -> jax.Array:
@@ -54,8 +55,7 @@ def product(x_ref, packed_ref, scale_ref, spread_ref, rounding: str, turned) -> 
 
     def part(j: int) -> jax.Array:
         q = lax.shift_right_arithmetic(words << (28 - 4 * j), 28)
-        exact = q.astype(jnp.float32) * scales
-        weight = (exact.astype(jnp.bfloat16) if rounding == "bfloat16" else exact).astype(x_ref.dtype)
+        weight = weight_of(q, scales, rounding, x_ref.dtype)
         return dot(x_ref[:, j * count : (j + 1) * count], weight, 0 if turned[0] else 1)
 
     return reduce(add, map(part, range(8)))

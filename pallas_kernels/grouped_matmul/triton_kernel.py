@@ -16,6 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.grouped_matmul.as_published import activated, weight_of
 from pallas_kernels.triton import iota, load, product
 
 WORDS_A_GROUP = 4
@@ -51,27 +52,24 @@ def multiply_kernel(experts_ref, x_ref, *refs, rounding: str, tiles: Tiles) -> N
         word = turn * tiles.words + iota(tiles.words)
         held = jnp.broadcast_to((word < words)[None], (tiles.strip, tiles.words))
         where = jnp.broadcast_to(expert, ()), feature[:, None]
-        found = []
-        for total, packed_ref, scale_ref in zip(sums, weights[::2], weights[1::2], strict=True):
-            packed = load(packed_ref, *where, word[None], mask=held)
-            group = lax.div(word, jnp.int32(WORDS_A_GROUP))
-            scale = load(scale_ref, *where, group[None], mask=held).astype(jnp.float32)
-            for nibble in range(8):
-                q = lax.shift_right_logical(packed, jnp.int32(4 * nibble)) & 15
-                exact = (q - 8).astype(jnp.float32) * scale
-                weight = (exact.astype(jnp.bfloat16) if rounding == "bfloat16" else exact).astype(x_ref.dtype)
-                inputs = (nibble * words + word)[None]
-                x = load(x_ref, iota(rows)[:, None], inputs, mask=(word < words)[None])
-                total = total + product(x, weight, True)
-            found.append(total)
-        return tuple(found)
+        group = lax.div(word, jnp.int32(WORDS_A_GROUP))
+        packed = [load(ref, *where, word[None], mask=held) for ref in weights[::2]]
+        scales = [load(ref, *where, group[None], mask=held).astype(jnp.float32) for ref in weights[1::2]]
+        for nibble in range(8):
+            inputs = (nibble * words + word)[None]
+            x = load(x_ref, iota(rows)[:, None], inputs, mask=(word < words)[None])
+            codes = [lax.shift_right_logical(each, jnp.int32(4 * nibble)) & 15 for each in packed]
+            sums = tuple(
+                total + product(x, weight_of(code - 8, scale, rounding, x_ref.dtype), True)
+                for total, code, scale in zip(sums, codes, scales, strict=True)
+            )
+        return sums
 
     @pl.when(expert >= 0)
     def _():
         sums = tuple(jnp.zeros((rows, tiles.strip), jnp.float32) for _ in weights[::2])
         sums = lax.fori_loop(0, pl.cdiv(words, tiles.words), step, sums)
-        y = sums[0] if len(sums) == 1 else sums[0] * jax.nn.sigmoid(sums[0]) * sums[1]
-        out_ref[...] = y.astype(out_ref.dtype)
+        out_ref[...] = activated(sums).astype(out_ref.dtype)
 
 
 def choose(rows: int, blocks: int, out: int, weights: int) -> Tiles:

@@ -54,12 +54,7 @@ def tree_attention(
     from pallas_kernels.tree_attention.mosaic_kernel import attend_split
 
     programs = -(-q.shape[1] * q.shape[2] // ROWS) * q.shape[0]
-    splits = max(
-        1,
-        min(
-            getattr(jax.local_devices()[0], "core_count", 132) // programs - 1, prefix_k.shape[1] // SHORTEST
-        ),
-    )
+    splits = max(1, min(device.processors(132) // programs - 1, prefix_k.shape[1] // SHORTEST))
     return merged(q, prefix_k, block_k, lengths, mask, scale, splits, attend_split)
 
 

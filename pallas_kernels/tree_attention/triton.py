@@ -48,7 +48,7 @@ def tree_attention(
         latent=prefix_v is None,
         itemsize=q.dtype.itemsize,
         hopper=capability == "9.0",
-        processors=getattr(jax.local_devices()[0], "core_count", 128),
+        processors=device.processors(128),
     )
     # Imported late: where there is no GPU, Pallas may have no Triton either.
     from pallas_kernels.tree_attention.triton_kernel import attend
