@@ -12,6 +12,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import hypothesis
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -80,6 +81,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         rows = [(folder, category) for folder in folders[1:] or folders for category, _ in find(folder)]
         names = [f"{'bundled' if folder == BUNDLED_GOLDENS else folder.name}/{row}" for folder, row in rows]
         metafunc.parametrize("golden_row", rows, ids=names)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Converted weights and compiled programs go to a folder of the test's, and JAX's settings come back."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture

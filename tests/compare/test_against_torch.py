@@ -15,6 +15,7 @@ from tests import tiny
 TORCH = os.environ.get("JDDTREE_TORCH_PYTHON")
 KIMI = Path(__file__).parents[1] / "data" / "goldens" / "kimi" / "int4"
 QWEN3 = tiny.TRAINED
+pytestmark = pytest.mark.usefixtures("own_cache")
 needs_torch = pytest.mark.skipif(TORCH is None, reason="JDDTREE_TORCH_PYTHON names no Python with torch")
 
 

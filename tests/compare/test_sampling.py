@@ -181,17 +181,6 @@ def test_too_many_texts_are_refused(monkeypatch):
         exact(target(), PROMPT, 2, Sample())
 
 
-@pytest.fixture
-def own_cache(tmp_path, monkeypatch):
-    """Converted weights go to a folder of the test's, and the settings of JAX come back."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
 PAIR = ["--target", str(tiny.TRAINED / "target"), "--drafter", str(tiny.TRAINED / "drafter")]
 
 
