@@ -36,7 +36,13 @@ def compiled(
     Raises:
       InputError: the machine's compiler is not installed, or fails.
     """
-    mesh = holdings.layout.mesh(machine.compile_devices())
+    with machine.compile_devices() as devices:
+        return _programs(holdings, machine, holdings.layout.mesh(devices), budgets, say)
+
+
+def _programs(
+    holdings: Holdings, machine: Machine, mesh: Mesh, budgets: list[int], say: Callable[[str], object]
+) -> list[dict[str, Any]]:
     target, drafter = _placed(holdings, mesh, holdings.target), None
     methods = {"plain step": Method.plain()}
     if holdings.drafter is not None:

@@ -4,13 +4,16 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import jax
 from jax.experimental import topologies
+from jax.experimental.compilation_cache import compilation_cache
 
 from jddtree.errors import InputError
 
@@ -18,6 +21,8 @@ CHIPS = Path(__file__).parent / "chips"
 """One file a chip; a new chip is a new file."""
 
 EXAMPLES = "v5p:2x2x4, v6e:4x8, 8x-h200, local"
+
+_uncached = RLock()
 
 
 @dataclass(frozen=True)
@@ -37,15 +42,22 @@ class Machine:
     bandwidth: float | None
     gpu: Mapping[str, Any] | None = None
 
-    def compile_devices(self) -> Sequence[jax.Device]:
-        """Devices that programs can be compiled for; none has to be here.
+    @contextmanager
+    def compile_devices(self) -> Generator[Sequence[jax.Device]]:
+        """Devices that programs can be compiled for while this is open; none has to be here.
+
+        Nothing that is compiled meanwhile, in any thread, touches JAX's persistent compilation cache, unless
+        the devices are this machine's own. Programs may be compiled side by side within; another thread that
+        asks for devices that are not here waits until this is closed.
 
         Raises:
           InputError: the compiler for them is not installed, or there is no such machine.
         """
         if self.platform == "local":
-            return jax.devices()
-        return _tpu(self.name) if self.platform == "tpu" else _cuda(self)
+            yield jax.devices()
+            return
+        with _without_cache():
+            yield _tpu(self.name) if self.platform == "tpu" else _cuda(self)
 
 
 def find(name: str) -> Machine:
@@ -91,6 +103,22 @@ def _local() -> Machine:
     memory = (devices[0].memory_stats() or {}).get("bytes_limit", facts.get("memory_bytes"))
     bandwidth = float(facts["bandwidth_bytes_a_second"]) if facts else None
     return Machine("local", chip, "local", len(devices), memory, bandwidth)
+
+
+@contextmanager
+def _without_cache() -> Generator[None]:
+    """JAX (0.11.2) stores a program for devices that are not here, but cannot read it back, and warns."""
+    # The setting is the process's: the first to leave would turn the cache on under the others.
+    with _uncached:
+        before = jax.config.jax_enable_compilation_cache
+        jax.config.update("jax_enable_compilation_cache", False)
+        # JAX looks at the setting once, when it first compiles.
+        compilation_cache.reset_cache()
+        try:
+            yield
+        finally:
+            jax.config.update("jax_enable_compilation_cache", before)
+            compilation_cache.reset_cache()
 
 
 def _tpu(name: str) -> Sequence[jax.Device]:

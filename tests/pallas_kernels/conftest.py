@@ -1,11 +1,13 @@
-"""An H200 that is not there."""
+"""Machines that are not there."""
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractDevice, AbstractMesh, Mesh
 
 
 @pytest.fixture
@@ -16,3 +18,13 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager:
     monkeypatch.setattr(jax, "local_devices", lambda: [chip])
     device = AbstractDevice(device_kind="NVIDIA H200", platform="gpu", num_cores=132)
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device))
+
+
+@pytest.fixture
+def mesh(topology: str) -> Iterator[Mesh]:
+    """One device of the machine that a test calls ``topology``, for programs that are compiled, not run."""
+    # Imported late: the shape checks must be hooked in before the package is imported.
+    from jddtree.plan import machine
+
+    with machine.find(topology).compile_devices() as devices:
+        yield Mesh(np.array(devices[:1]), ("x",))

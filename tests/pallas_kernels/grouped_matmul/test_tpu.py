@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from jddtree.plan import machine
 from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.grouped_matmul.api import Experts, Int4, expert_mlp
 from pallas_kernels.grouped_matmul.cases import CASES, Case
@@ -47,8 +46,7 @@ def test_simulated_no_copy_is_read_too_early(capsys):
 @pytest.mark.parametrize(
     ("topology", "inner", "count"), [("v5e:2x2", 256, 384), ("v5p:2x2x1", 2048, 48), ("v6e:2x2", 256, 384)]
 )
-def test_dispatch_takes_it_for_a_tpu_and_the_compiler_does(topology, inner, count):
-    mesh = jax.sharding.Mesh(np.array(machine.find(topology).compile_devices()[:1]), ("x",))
+def test_dispatch_takes_it_for_a_tpu_and_the_compiler_does(mesh, inner, count):
     whole = jax.sharding.PartitionSpec()
 
     def array(*sizes: int, dtype) -> jax.ShapeDtypeStruct:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from jddtree.plan import machine
 from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask, tree_attention
 from pallas_kernels.tree_attention.cases import CASES, Case
@@ -90,9 +89,8 @@ SHAPES = {
     [("v5e:2x2", name) for name in SHAPES]
     + [(chip, name) for chip in ("v5p:2x2x1", "v6e:2x2") for name in ("kimi_k26_tp8", "qwen3_4b")],
 )
-def test_dispatch_takes_it_for_a_tpu_and_the_compiler_does(topology, name):
+def test_dispatch_takes_it_for_a_tpu_and_the_compiler_does(mesh, name):
     N, H, J, key_width, value_width, S, latent = SHAPES[name]
-    mesh = jax.sharding.Mesh(np.array(machine.find(topology).compile_devices()[:1]), ("x",))
     whole = jax.sharding.PartitionSpec()
 
     def array(*sizes: int, dtype=jnp.bfloat16) -> jax.ShapeDtypeStruct:
