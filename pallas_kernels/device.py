@@ -9,6 +9,12 @@ def is_tpu() -> bool:
     return (jax.default_backend() if device is None else device.platform) == "tpu"
 
 
+def kind() -> str:
+    """What JAX calls the device that is traced for, as in "NVIDIA H200"."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return (jax.local_devices()[0] if device is None else device).device_kind
+
+
 def is_hopper() -> bool:
     """Whether for the GPUs here, of compute capability 9.0."""
     if jax.default_backend() != "gpu":

@@ -1,6 +1,6 @@
 """Time every implementation of the kernels on this device, beside what the device could do at best.
 
-    python -m scripts.bench_kernels [--only NAME] [--implementation NAME] [--trials] [--quick]
+    python -m scripts.bench_kernels [--only NAME] [--implementation NAME] [--quick]
 
 Prints a JSON line for every case and implementation, then a table. The floor is the larger of the bytes that
 must be read over the bandwidth and the operations over the matrix rate; both rates are measured first. What
@@ -8,8 +8,7 @@ fits the second-level cache can beat it. A time is the median of a few loops on 
 one loop that makes four calls a turn; the case "empty loop" is what a call costs before it does anything, and
 is in every time. Every call of the experts goes to others, and the bytes are those of the different ones that
 a call hits. The error is relative to the reference in float32 at the highest precision: the norm of the
-difference over the norm, for top-k the share of ids that differ. With --trials other tile sizes of the fused
-attention are timed too, with --quick everything runs at toy size.
+difference over the norm, for top-k the share of ids that differ. With --quick everything runs at toy size.
 """
 
 import argparse
@@ -17,7 +16,7 @@ import functools
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -30,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jddtree.errors import InputError
+from pallas_kernels import tuning
 from pallas_kernels.grouped_matmul import api as grouped_matmul
 from pallas_kernels.grouped_matmul import cases, grouping, mosaic
 from pallas_kernels.grouped_matmul.reference import expert_mlp
@@ -38,7 +38,6 @@ from pallas_kernels.top_k import api as top_k
 from pallas_kernels.tree_attention import api as tree_attention
 from pallas_kernels.tree_attention import reference
 from pallas_kernels.tree_attention.cases import TIMED, Case
-from pallas_kernels.tree_attention.tiles import Tiles
 from scripts.ceilings import ceilings
 from scripts.pair.command import run
 from scripts.random_weights import maker
@@ -48,31 +47,18 @@ LOOPS = 5
 CALLS = 4
 """Calls a turn."""
 
-TRIALS = {
-    "bundled target": (
-        Tiles(16, 64, 1, 4, 2),
-        Tiles(16, 128, 1, 4, 3),
-        Tiles(16, 128, 1, 8, 2),
-        Tiles(32, 128, 1, 4, 2),
-        Tiles(16, 64, 4, 4, 2),
-    ),
-    "bundled drafter": (Tiles(16, 64, 1, 4, 2), Tiles(16, 128, 1, 8, 2)),
-    "SmolLM2, 17 slots": (Tiles(16, 64, 1, 4, 2), Tiles(16, 64, 4, 4, 2)),
-    "Qwen3-4B, 4k": (
-        Tiles(64, 64, 8, 4, 3),
-        Tiles(64, 128, 8, 8, 2),
-        Tiles(32, 64, 5, 4, 2),
-        Tiles(16, 64, 3, 4, 2),
-    ),
-    "K2.6, 8 heads, 128k": (
-        Tiles(64, 64, 44, 8, 2),
-        Tiles(64, 32, 44, 8, 2),
-        Tiles(32, 32, 26, 8, 2),
-        Tiles(16, 32, 14, 4, 2),
-    ),
-    "K2.6, 64 heads, 128k": (Tiles(64, 64, 7, 8, 2), Tiles(64, 32, 7, 8, 2), Tiles(64, 32, 15, 8, 3)),
-}
-"""Other ways to cut a case's work, timed with --trials."""
+ATTENTION, TOP_K, EXPERTS = (
+    {name: functools.partial(call, implementation=name) for name, _ in implementations}
+    for call, implementations in (
+        (tree_attention.tree_attention, tree_attention.IMPLEMENTATIONS),
+        (top_k.top_k, top_k.IMPLEMENTATIONS),
+        (grouped_matmul.expert_mlp, grouped_matmul.IMPLEMENTATIONS),
+    )
+)
+"""Every implementation by its name."""
+
+LOGITS = ((7, 6144, 16), (7, 6144, 64), (15, 151_936, 16), (15, 151_936, 64))
+"""Rows, width and k of top-k."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +95,7 @@ class Row:
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     turns = 1 if args.quick else 16
-    programs = chosen(args.only, args.trials, args.quick, turns)
+    programs = chosen(args.only, args.quick, turns)
     if args.implementation:
         programs = [each for each in programs if each.implementation == args.implementation]
         if not programs:
@@ -143,22 +129,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", metavar="NAME", help="cases whose name holds NAME")
     parser.add_argument("--implementation", metavar="NAME", help="that one alone")
-    parser.add_argument("--trials", action="store_true", help="also other tile sizes of the fused attention")
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that everything runs")
     return parser.parse_args(arguments)
 
 
-def chosen(only: str | None, trials: bool, quick: bool, turns: int) -> list[Program]:
+def chosen(only: str | None, quick: bool, turns: int) -> list[Program]:
     """Programs of the cases whose name holds ``only``. Raises InputError if there is none."""
     attention = [shrunk(case) if quick else case for case in TIMED]
-    logits = ((7, 6144, 16), (7, 6144, 64), (15, 151_936, 16), (15, 151_936, 64))
-    names = {case.name: functools.partial(attention_programs, case, trials) for case in attention}
-    for rows, width, k in logits:
-        name = f"top-{k} of {rows} x {width}"
-        names[name] = functools.partial(top_k_programs, name, rows, 512 if quick else width, k)
+    names = {case.name: functools.partial(attention_programs, case, ATTENTION) for case in attention}
+    for rows, width, k in LOGITS:
+        sized = rows, 512 if quick else width, k
+        names[f"top-{k} of {rows} x {width}"] = functools.partial(top_k_programs, *sized, TOP_K)
     for case in cases.TIMED:
-        sized = replace(case, hidden=128, inner=64, experts=16) if quick else case
-        names[case.name] = functools.partial(expert_programs, sized, turns)
+        sized = small(case) if quick else case
+        names[case.name] = functools.partial(with_products_alone, sized, turns)
     names["empty loop"] = empty_loop
     taken = [name for name in names if only is None or only in name]
     if not taken:
@@ -172,8 +156,13 @@ def shrunk(case: Case) -> Case:
     return replace(case, cache=cache, lengths=(cache,), heads=min(case.heads, 2 * case.key_heads))
 
 
-def attention_programs(case: Case, trials: bool) -> list[Program]:
-    """Every implementation of tree attention on one case; with ``trials``, other tiles of the fused one."""
+def small(case: cases.Case) -> cases.Case:
+    """The experts' case at toy size."""
+    return replace(case, hidden=128, inner=64, experts=16)
+
+
+def attention_programs(case: Case, functions: Mapping[str, Callable]) -> list[Program]:
+    """Implementations of tree attention, by their names, on one case."""
     arrays, options = drawn(case)
     latent_width = case.value_width if case.latent else None
     width = case.key_width + (0 if case.latent else case.value_width)
@@ -197,27 +186,10 @@ def attention_programs(case: Case, trials: bool) -> list[Program]:
             error=distance,
         )
 
-    def with_tiles(tiles: Tiles) -> Callable:
-        def function(*arrays):
-            from pallas_kernels.tree_attention.triton_kernel import attend
-
-            return attend(*arrays, value_width=case.value_width, tiles=tiles, **options)
-
-        return function
-
-    programs = [
-        program(
-            name,
-            functools.partial(
-                tree_attention.tree_attention, value_width=latent_width, implementation=name, **options
-            ),
-        )
-        for name, _ in tree_attention.IMPLEMENTATIONS
+    return [
+        program(name, functools.partial(function, value_width=latent_width, **options))
+        for name, function in functions.items()
     ]
-    for tiles in TRIALS.get(case.name, ()) if trials else ():
-        label = f"{tiles.rows}x{tiles.keys}/{tiles.splits} w{tiles.warps} s{tiles.stages}"
-        programs.append(program(label, with_tiles(tiles)))
-    return programs
 
 
 def drawn(case: Case) -> tuple[tuple, dict[str, Any]]:
@@ -244,19 +216,19 @@ def drawn(case: Case) -> tuple[tuple, dict[str, Any]]:
     return (q, *prefix, *block, lengths, mask), {"scale": case.key_width**-0.5, "lower": None}
 
 
-def top_k_programs(name: str, rows: int, width: int, k: int) -> list[Program]:
-    """Every implementation of top-k over random logits."""
+def top_k_programs(rows: int, width: int, k: int, functions: Mapping[str, Callable]) -> list[Program]:
+    """Implementations of top-k, by their names, over random logits."""
     x = jax.random.normal(jax.random.key(7), (rows, width))
     wanted = functools.cache(lambda: jax.lax.top_k(x, k)[1])
 
-    def program(implementation: str) -> Program:
+    def program(name: str, function: Callable) -> Program:
         return Program(
-            *(name, implementation, lambda x: top_k.top_k(x, k, implementation=implementation), (x,)),
+            *(f"top-{k} of {rows} x {width}", name, lambda x: function(x, k), (x,)),
             *(4.0 * rows * width, 0.0, wanted),
             error=lambda found, right: float(np.mean(np.asarray(found[1]) != np.asarray(right))),
         )
 
-    return [program(implementation) for implementation, _ in top_k.IMPLEMENTATIONS]
+    return [program(*each) for each in functions.items()]
 
 
 @functools.cache
@@ -275,8 +247,10 @@ def random_experts(count: int, inner: int, hidden: int) -> tuple[grouped_matmul.
     return published, jax.jit(pack)(*published)
 
 
-def expert_programs(case: cases.Case, turns: int) -> list[Program]:
-    """Every implementation of the routed experts, each with the weights in the form that it reads."""
+def expert_programs(case: cases.Case, turns: int, functions: Mapping[str, Callable]) -> list[Program]:
+    """Implementations of the routed experts, by their names, each with the weights in the form that it
+    reads.
+    """
     everyone = case.experts * (8 if case.routing == "eighth" else 1)
     T, K, E = case.tokens, case.chosen, case.experts
     published, tiled = random_experts(E, case.inner, case.hidden)
@@ -299,15 +273,13 @@ def expert_programs(case: cases.Case, turns: int) -> list[Program]:
             exact = jax.jit(functools.partial(expert_mlp, rounding="bfloat16"))
             return exact(x.astype(jnp.float32), routed(jnp.asarray(calls[-1])), weights, published)
 
-    def program(implementation: str) -> Program:
-        def function(ids, x, weights, experts):
-            return grouped_matmul.expert_mlp(
-                x, routed(ids), weights, experts, rounding="bfloat16", implementation=implementation
-            )
+    def program(name: str, function: Callable) -> Program:
+        def called(ids, x, weights, experts):
+            return function(x, routed(ids), weights, experts, rounding="bfloat16")
 
-        experts = tiled if implementation == "mosaic_gpu" else published
+        experts = tiled if name.startswith("mosaic_gpu") else published
         return Program(
-            *(case.name, implementation, function, (jnp.asarray(ids), x, weights, experts)),
+            *(case.name, name, called, (jnp.asarray(ids), x, weights, experts)),
             bytes=hit * 3 * case.inner * case.hidden * (0.5 + 2 / 32),
             operations=2.0 * 3 * case.inner * case.hidden * T * K * E / everyone,
             wanted=wanted,
@@ -315,22 +287,29 @@ def expert_programs(case: cases.Case, turns: int) -> list[Program]:
             step=step,
         )
 
-    return [
-        *(program(implementation) for implementation, _ in grouped_matmul.IMPLEMENTATIONS),
-        replace(
-            program("mosaic_gpu"), implementation="its products alone", function=products(case, everyone)
-        ),
-    ]
+    return [program(*each) for each in functions.items()]
 
 
-def products(case: cases.Case, everyone: int) -> Callable:
+def with_products_alone(case: cases.Case, turns: int) -> list[Program]:
+    """Every implementation of the routed experts, and what the Hopper kernel's products alone take."""
+    programs = expert_programs(case, turns, EXPERTS)
+    hopper = next(each for each in programs if each.implementation == "mosaic_gpu")
+    return [*programs, replace(hopper, implementation="its products alone", function=products(case))]
+
+
+def products(case: cases.Case) -> Callable:
     """The two products of the Hopper kernel alone, without what is around them: one block a different expert,
     of given rows.
     """
-    rows = grouping.rows_a_block(case.tokens * case.chosen, case.experts, *mosaic.ROWS_A_BLOCK)
+    everyone = case.experts * (8 if case.routing == "eighth" else 1)
 
     def function(ids, x, weights, experts):
         from pallas_kernels.grouped_matmul.mosaic_kernel import multiply
+
+        sizes = tuning.sizes("grouped_matmul", "mosaic_gpu", mosaic.Sizes)
+        multiplied = functools.partial(multiply, stages=sizes.stages)
+        assigned = case.tokens * case.chosen
+        rows = grouping.rows_a_block(assigned, case.experts, mosaic.FEWEST_ROWS, sizes.most_rows)
 
         flat = ids.reshape(-1) % everyone
         earlier = jnp.tri(flat.size, k=-1, dtype=bool) & (flat == flat[:, None])
@@ -338,10 +317,11 @@ def products(case: cases.Case, everyone: int) -> Callable:
         places = np.arange(flat.size, dtype=np.int32)
         steps, strips = experts.gate_up.shape[2], experts.down.shape[1]
         token = jnp.broadcast_to(x[:1, None], (1, rows, case.hidden))
-        sums = multiply(token, blocks, 0 * places, experts.gate_up, splits=mosaic.splits(steps, flat.size))
+        splits = mosaic.splits(steps, flat.size, sizes)
+        sums = multiplied(token, blocks, 0 * places, experts.gate_up, splits=splits)
         inner = jnp.broadcast_to(x[:1, None, : case.inner], (1, rows, case.inner))
-        each = mosaic.strips_each(strips, experts.down.shape[2], case.tokens)
-        y = multiply(inner, blocks, 0 * places, experts.down, strips_each=each, transposed=True)
+        each = mosaic.strips_each(strips, experts.down.shape[2], case.tokens, sizes)
+        y = multiplied(inner, blocks, 0 * places, experts.down, strips_each=each, transposed=True)
         return y[0, :1, :1] + sums[0, 0, 0, :1, :1].astype(y.dtype)
 
     return function

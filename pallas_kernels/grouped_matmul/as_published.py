@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from pallas_kernels.grouped_matmul import grouping
 from pallas_kernels.grouped_matmul.tiles import ExpertTiles
 
-ROWS_A_BLOCK = 16, 128
-"""The fewest and the most token rows of a block."""
+FEWEST_ROWS = 16
+"""Token rows that a block has at least: matrix units take no fewer."""
 
 
 def require(experts) -> None:
@@ -23,16 +23,21 @@ def require(experts) -> None:
 
 
 def blocked(
-    x: jax.Array, ids: jax.Array, weights: jax.Array, experts, multiply: Callable[..., jax.Array]
+    x: jax.Array,
+    ids: jax.Array,
+    weights: jax.Array,
+    experts,
+    multiply: Callable[..., jax.Array],
+    most_rows: int,
 ) -> jax.Array:
-    """The whole operation, see `api.expert_mlp`.
+    """The whole operation, see `api.expert_mlp`, in blocks of at most ``most_rows`` token rows.
 
     ``multiply`` maps x [P, R, inputs] in the order `by_nibble`, the blocks' experts [P] (-1: nobody reads the
     block) and one or two INT4 weights to [P, R, out] in x's dtype: their product with x, or silu of the
     first's times the second's.
     """
     count = experts.gate.packed.shape[0]
-    rows = grouping.rows_a_block(ids.size, count, *ROWS_A_BLOCK)
+    rows = grouping.rows_a_block(ids.size, count, FEWEST_ROWS, most_rows)
     blocks = grouping.group(ids, count, rows)
     # What is put in the words' order is the few tokens, not their rows in the blocks.
     taken = by_nibble(x)[jnp.maximum(blocks.tokens, 0)]

@@ -5,18 +5,37 @@ features and, in the first product, a part of the inputs, so that a single token
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from pallas_kernels import device
+from pallas_kernels import device, tuning
 from pallas_kernels.grouped_matmul import grouping
 from pallas_kernels.grouped_matmul.tiles import LINES, ROWS, ExpertTiles
 
-ROWS_A_BLOCK = 8, 64
-"""The fewest and the most token rows of a block: columns of one product."""
+FEWEST_ROWS = 8
+"""Token rows that a block has at least: columns of one product."""
+
+FEW = 16
+"""Assignments of tokens to experts up to which there are few blocks."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``most_rows``: token rows of a block, 8 times a power of two. ``stages``: steps in flight. Steps that a
+    program has at least: ``steps_of_few`` in the first product where there are few blocks, else
+    ``steps_of_many``; ``steps_of_down`` in the second.
+    """
+
+    most_rows: int
+    stages: int
+    steps_of_few: int
+    steps_of_many: int
+    steps_of_down: int
 
 
 def supports(dtype: jnp.dtype, rounding: str) -> bool:
@@ -25,9 +44,15 @@ def supports(dtype: jnp.dtype, rounding: str) -> bool:
 
 
 def expert_mlp(
-    x: jax.Array, expert_ids: jax.Array, expert_weights: jax.Array, experts, *, rounding: str
+    x: jax.Array,
+    expert_ids: jax.Array,
+    expert_weights: jax.Array,
+    experts,
+    *,
+    rounding: str,
+    sizes: Sizes | None = None,
 ) -> jax.Array:
-    """See `pallas_kernels.grouped_matmul.api.expert_mlp`.
+    """See `pallas_kernels.grouped_matmul.api.expert_mlp`. ``sizes``: the device's own (`tuning`) if None.
 
     Raises NotImplementedError off Hopper, for other dtypes than bfloat16, for weights that are not tiles and
     for more than a thousand tokens.
@@ -41,16 +66,18 @@ def expert_mlp(
     # Imported late: where there is no GPU, Pallas may have no Mosaic either.
     from pallas_kernels.grouped_matmul.mosaic_kernel import multiply
 
-    return blocked(x, expert_ids, expert_weights, experts, multiply)
+    sizes = sizes or tuning.sizes("grouped_matmul", "mosaic_gpu", Sizes)
+    product = partial(multiply, stages=sizes.stages)
+    return blocked(x, expert_ids, expert_weights, experts, product, sizes)
 
 
 def blocked(
-    x: jax.Array, ids: jax.Array, weights: jax.Array, experts: ExpertTiles, multiply: Callable
+    x: jax.Array, ids: jax.Array, weights: jax.Array, experts: ExpertTiles, multiply: Callable, sizes: Sizes
 ) -> jax.Array:
     """The whole operation around ``multiply`` (see `mosaic_kernel.multiply`)."""
     T, K = ids.shape
     count, strips, steps, _, _ = experts.gate_up.shape
-    rows = grouping.rows_a_block(T * K, count, *ROWS_A_BLOCK)
+    rows = grouping.rows_a_block(T * K, count, FEWEST_ROWS, sizes.most_rows)
     if T == 1:
         blocks = grouping.Blocks(ids[0], jnp.zeros((1, rows), jnp.int32), rows * jnp.arange(K)[None])
         sources = np.zeros((K,), np.int32)
@@ -58,29 +85,29 @@ def blocked(
         blocks = grouping.group(ids, count, rows)
         sources = np.arange(blocks.experts.shape[0], dtype=np.int32)
     taken = x[jnp.maximum(blocks.tokens, 0)]
-    sums = multiply(taken, blocks.experts, sources, experts.gate_up, splits=splits(steps, T * K))
+    sums = multiply(taken, blocks.experts, sources, experts.gate_up, splits=splits(steps, T * K, sizes))
     gate, up = jnp.sum(sums, axis=1)
     inner = (jax.nn.silu(gate) * up).astype(x.dtype)
     # XLA would turn the sums instead, in float32 and in kernels of their own.
     inner = with_layout_constraint(inner, Layout((0, 1, 2))).swapaxes(1, 2)
     strips, steps, lines = experts.down.shape[1:4]
-    each = strips_each(strips, steps, T)
+    each = strips_each(strips, steps, T, sizes)
     mine = np.arange(blocks.experts.shape[0], dtype=np.int32)
     y = multiply(inner, blocks.experts, mine, experts.down, strips_each=each, transposed=True)
     y = y.reshape(-1, strips * lines // LINES * ROWS)
     return grouping.combined(y, blocks.places, ids, weights)
 
 
-def splits(steps: int, assigned: int) -> int:
+def splits(steps: int, assigned: int, sizes: Sizes) -> int:
     """Parts of the first product's inputs, of as few steps as still hide the memory's latency: the fewer
     blocks, the more programs are wanted of each.
     """
-    return ways(steps, 7 if assigned <= 16 else 14)
+    return ways(steps, sizes.steps_of_few if assigned <= FEW else sizes.steps_of_many)
 
 
-def strips_each(strips: int, steps: int, tokens: int) -> int:
-    """Strips that a program of the second product does, so that it has eight steps."""
-    return ways(strips, 1, -(-8 // steps) if tokens > 1 else 1)
+def strips_each(strips: int, steps: int, tokens: int, sizes: Sizes) -> int:
+    """Strips that a program of the second product does, so that it has steps enough."""
+    return ways(strips, 1, -(-sizes.steps_of_down // steps) if tokens > 1 else 1)
 
 
 def ways(size: int, least: int, most: int | None = None) -> int:

@@ -75,8 +75,8 @@ def multiply(
     sources: jax.Array,
     tiles: jax.Array,
     *,
+    stages: int,
     splits: int = 1,
-    stages: int = 4,
     strips_each: int = 1,
     transposed: bool = False,
 ) -> jax.Array:
@@ -87,8 +87,8 @@ def multiply(
       experts: [P] int32, a block's expert; -1 for a block to leave out, whose output is undefined.
       sources: [P] int32, which rows of x a block takes.
       tiles: int32 [E, strips, steps, 9 parts, W].
-      splits: ways to cut K; a way is a program of its own.
-      stages: steps in flight. strips_each: strips a program does one after the other.
+      stages: steps in flight. splits: ways to cut K; a way is a program of its own.
+      strips_each: strips a program does one after the other.
       transposed: see the result.
 
     Returns:

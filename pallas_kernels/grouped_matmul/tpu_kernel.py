@@ -24,9 +24,6 @@ from pallas_kernels.grouped_matmul.as_published import activated, weight_of
 
 LANES = 128
 
-STRIP = 1 << 20
-"""Packed bytes of a strip at most."""
-
 
 def multiply_kernel(experts_ref, sources_ref, x_ref, spread_ref, *refs, rounding: str, turned) -> None:
     """One block of rows, one strip of one expert.
@@ -70,9 +67,9 @@ def dot(a: jax.Array, b: jax.Array, b_axis: int, a_axis: int = 1) -> jax.Array:
     )
 
 
-def strip_of(out: int, words: int) -> int:
-    """Output features a strip: as many registers of them as divide them and are `STRIP` bytes, or all."""
-    fitting = [n for n in range(LANES, out + 1, LANES) if out % n == 0 and n * words * 4 <= STRIP]
+def strip_of(out: int, words: int, most: int) -> int:
+    """Output features a strip: as many registers of them as divide them and are ``most`` bytes, or all."""
+    fitting = [n for n in range(LANES, out + 1, LANES) if out % n == 0 and n * words * 4 <= most]
     return max(fitting, default=LANES if out % LANES == 0 else out)
 
 
@@ -83,6 +80,7 @@ def multiply(
     *,
     rounding: str,
     limit: int,
+    strip_bytes: int,
     interpret: bool | pltpu.InterpretParams = False,
 ) -> jax.Array:
     """Every block of rows times its expert's weight; with two, silu of the one product times the other.
@@ -93,6 +91,7 @@ def multiply(
       weights: one or two of (packed int32 [E, out, inputs / 8], scale bfloat16 [E, out, inputs / 32]).
       rounding: see `api.expert_mlp`.
       limit: VMEM bytes that the kernel may take.
+      strip_bytes: packed bytes of a strip at most.
 
     Returns:
       [P, R, out] in x's dtype, anything where an expert is -1.
@@ -100,7 +99,7 @@ def multiply(
     P, R, inputs = x.shape
     out, words = weights[0][0].shape[1:]
     groups = weights[0][1].shape[2]
-    strip = strip_of(out, words)
+    strip = strip_of(out, words, strip_bytes)
     turned = tuple(size % LANES != 0 for size in (words, groups))
 
     def of_weight(size: int, turn: bool) -> pl.BlockSpec:

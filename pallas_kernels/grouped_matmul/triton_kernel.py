@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.grouped_matmul.as_published import activated, weight_of
+from pallas_kernels.grouped_matmul.triton import Sizes
 from pallas_kernels.triton import iota, load, product
 
 WORDS_A_GROUP = 4
@@ -72,26 +73,37 @@ def multiply_kernel(experts_ref, x_ref, *refs, rounding: str, tiles: Tiles) -> N
         out_ref[...] = activated(sums).astype(out_ref.dtype)
 
 
-def choose(rows: int, blocks: int, out: int, weights: int) -> Tiles:
-    """The widest strip, of at most 64 output features, that divides ``out`` and makes two hundred programs of
-    ``blocks`` blocks, or the narrowest; as many words and steps in flight as `ROOM` holds, of ``weights``
-    weights. Raises NotImplementedError where no strip divides.
+def choose(rows: int, blocks: int, out: int, weights: int, sizes: Sizes) -> Tiles:
+    """The widest strip, of at most ``sizes.strip`` output features, that divides ``out`` and makes
+    ``sizes.programs`` programs of ``blocks`` blocks, or the narrowest; of ``sizes`` as many steps in flight,
+    then as many words, as `ROOM` holds, of ``weights`` weights. Raises NotImplementedError where no strip
+    divides.
     """
-    strips = [strip for strip in (64, 32, 16) if out % strip == 0]
+    strips = [strip for strip in (128, 64, 32, 16) if strip <= sizes.strip and out % strip == 0]
     if not strips:
         raise NotImplementedError(f"{out} outputs are no multiple of 16")
-    strip = next((strip for strip in strips if out // strip * blocks >= 200), strips[-1])
+    strip = next((strip for strip in strips if out // strip * blocks >= sizes.programs), strips[-1])
 
     def fits(words: int, stages: int) -> bool:
         # Inputs of eight nibbles in bfloat16; words, and a scale for each.
         return stages * words * (16 * rows + 6 * strip * weights) <= ROOM
 
-    words, stages = next(size for size in ((32, 3), (32, 2), (16, 2)) if fits(*size))
-    return Tiles(strip, words, 4 if rows < 64 else 8, stages)
+    words, stages = sizes.words, sizes.stages
+    while stages > 2 and not fits(words, stages):
+        stages -= 1
+    while words > 16 and not fits(words, stages):
+        words //= 2
+    return Tiles(strip, words, sizes.warps if rows < 64 else sizes.warps_of_many, stages)
 
 
 def multiply(
-    x: jax.Array, experts: jax.Array, weights: Sequence, *, rounding: str, interpret: bool = False
+    x: jax.Array,
+    experts: jax.Array,
+    weights: Sequence,
+    *,
+    rounding: str,
+    sizes: Sizes,
+    interpret: bool = False,
 ) -> jax.Array:
     """Every block of rows times its expert's weight; with two, silu of the one product times the other.
 
@@ -100,6 +112,7 @@ def multiply(
       experts: [P] int32, -1 for blocks that nobody reads.
       weights: one or two of (packed int32 [E, out, inputs / 8], scale bfloat16 [E, out, inputs / 32]).
       rounding: see `api.expert_mlp`.
+      sizes: what the work is cut by.
 
     Returns:
       [P, R, out] in x's dtype, anything where an expert is -1. Raises NotImplementedError where ``out`` is no
@@ -107,7 +120,7 @@ def multiply(
     """
     P, R, inputs = x.shape
     count, out, _ = weights[0][0].shape
-    tiles = choose(R, P, out, len(weights))
+    tiles = choose(R, P, out, len(weights), sizes)
 
     def of_weight(width: int) -> pl.BlockSpec:
         return pl.BlockSpec((count, tiles.strip, width), lambda s, p: (0, s, 0))

@@ -6,25 +6,38 @@ comparisons than in a sort, but all at once, in two kernels (figures: pallas_ker
 """
 
 import math
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-FEW, LONG = 1024, 32_768
-"""Up to FEW values are ranked at once; longer axes are cut into chunks, and longer than LONG those again."""
+from pallas_kernels import tuning
 
 
-def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """See `pallas_kernels.top_k.api.top_k`. Raises NotImplementedError off a GPU."""
+@dataclass(frozen=True)
+class Sizes:
+    """Up to ``few`` values are ranked at once; longer axes are cut into chunks, and longer than ``long``
+    those again.
+    """
+
+    few: int
+    long: int
+
+
+def top_k(x: jax.Array, k: int, *, sizes: Sizes | None = None) -> tuple[jax.Array, jax.Array]:
+    """See `pallas_kernels.top_k.api.top_k`. ``sizes``: the device's own (`tuning`) if None. Raises
+    NotImplementedError off a GPU.
+    """
     if jax.default_backend() != "gpu":
         raise NotImplementedError("measured on GPUs alone")
-    return by_chunks(x, k, chunk_sizes(x.shape[-1], k))
+    sizes = sizes or tuning.sizes("top_k", "levels", Sizes)
+    return by_chunks(x, k, chunk_sizes(x.shape[-1], k, sizes))
 
 
-def chunk_sizes(width: int, k: int) -> tuple[int, ...]:
+def chunk_sizes(width: int, k: int, sizes: Sizes) -> tuple[int, ...]:
     """Sizes, powers of two, with which about as many chunks or values are ranked at every level."""
-    levels = (width > FEW) + (width > LONG)
+    levels = (width > sizes.few) + (width > sizes.long)
     step = round(math.log2(width / k) / (levels + 1))
     return tuple(2 ** (step * level) for level in range(levels, 0, -1))
 

@@ -1,11 +1,12 @@
 """Attention to wide latents on Hopper (`mosaic_kernel`): what the kernel takes, and what is around it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import device
+from pallas_kernels import device, tuning
 from pallas_kernels.tree_attention.reference import unpack_mask
 
 VALUES, REST = 512, 64
@@ -17,11 +18,18 @@ ROWS = 64
 KEYS = 64
 """Keys a tile."""
 
-SHORTEST = 128
-"""Cache slots that a split must be worth."""
-
 HIDDEN = -1e30
 """Score of a key that is not seen: infinity less infinity would be no number."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``waves``: programs a multiprocessor, by which the context is split. ``shortest``: cache slots that a
+    split must be worth.
+    """
+
+    waves: int
+    shortest: int
 
 
 def tree_attention(
@@ -36,8 +44,9 @@ def tree_attention(
     scale: float,
     lower: jax.Array | None,
     value_width: int | None,
+    sizes: Sizes | None = None,
 ) -> jax.Array:
-    """See `pallas_kernels.tree_attention.api.tree_attention`.
+    """See `pallas_kernels.tree_attention.api.tree_attention`. ``sizes``: the device's own (`tuning`) if None.
 
     Raises NotImplementedError off Hopper, for anything but bfloat16 latents of 512 + 64 channels, for windows
     and for caches that are no multiple of 64 slots.
@@ -54,7 +63,10 @@ def tree_attention(
     from pallas_kernels.tree_attention.mosaic_kernel import attend_split
 
     programs = -(-q.shape[1] * q.shape[2] // ROWS) * q.shape[0]
-    splits = max(1, min(device.processors(132) // programs - 1, prefix_k.shape[1] // SHORTEST))
+    sizes = sizes or tuning.sizes("tree_attention", "mosaic_gpu", Sizes)
+    room = sizes.waves * device.processors(132) // programs
+    # One part of them is the block's.
+    splits = max(1, min(room - 1, prefix_k.shape[1] // sizes.shortest))
     return merged(q, prefix_k, block_k, lengths, mask, scale, splits, attend_split)
 
 

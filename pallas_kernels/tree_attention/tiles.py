@@ -5,9 +5,6 @@ from dataclasses import dataclass
 COLUMNS = 32
 """Block keys a step: one word of the mask."""
 
-SPLIT = 512
-"""Cache slots that a split must be worth."""
-
 WIDE = 256
 """From so many value channels on the sums of a tile fill the registers."""
 
@@ -16,6 +13,27 @@ WIDEST = 640
 
 ROOM = 65_536
 """Bytes of shared memory for keys and values in flight: one program fits wherever the kernel runs."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is free to choose, for fewer than 256 value channels but for the splits.
+
+    ``rows``: query rows a program, of bfloat16, fewer as long as there is not a program for each ``sharing``
+    multiprocessors. ``keys`` and ``keys_float32``: committed keys a step, fewer where the shared memory is
+    too small; ``stages``: steps in flight. ``waves``: programs a multiprocessor, by which the context is
+    split. ``shortest``: cache slots that a split must be worth. Rows, keys and warps are powers of two, rows
+    and keys 16 and more.
+    """
+
+    rows: int
+    sharing: int
+    keys: int
+    keys_float32: int
+    warps: int
+    stages: int
+    waves: int
+    shortest: int
 
 
 @dataclass(frozen=True)
@@ -71,15 +89,15 @@ def choose(
     itemsize: int,
     hopper: bool,
     processors: int,
+    sizes: Sizes,
 ) -> Tiles:
     """Tiles for ``programs`` independent sets (batch rows x key heads) of ``rows`` query rows.
 
-    ``latent``: values are key channels and cost no memory of their own. The numbers follow what the compiled
+    ``latent``: values are key channels and cost no memory of their own. The rules follow what the compiled
     kernel takes of registers and shared memory (pallas_kernels/LOG.md).
     """
     value_width = sum(part.padded for part in values)
     width = sum(part.padded for part in keys) + (0 if latent else value_width)
-    stages = 2
     # The matrix units take no fewer than 16 rows.
     enough = max(16, 1 << (rows - 1).bit_length())
     if value_width >= WIDE:
@@ -88,14 +106,15 @@ def choose(
         tile = min(64 if hopper else 32, enough)
         step, warps, stages = 32, 4 if tile == 16 else 8, 3 if hopper else 2
     else:
-        tile = min(64, enough) if itemsize == 2 else 16
-        while tile > 16 and programs * -(-rows // tile) * max(1, cache // SPLIT) < processors // 2:
+        tile = min(sizes.rows, enough) if itemsize == 2 else 16
+        parts, least = max(1, cache // sizes.shortest), processors // sizes.sharing
+        while tile > 16 and programs * -(-rows // tile) * parts < least:
             tile //= 2
-        step = 128 if itemsize == 2 else 32
+        step, stages = sizes.keys if itemsize == 2 else sizes.keys_float32, sizes.stages
         # Products of float32 keep their operands in registers.
-        warps = 8 if itemsize == 4 and value_width > 64 else 4
+        warps = max(8, sizes.warps) if itemsize == 4 and value_width > 64 else sizes.warps
         while step > 16 and stages * step * width * itemsize > ROOM:
             step //= 2
     busy = programs * -(-rows // tile)
-    splits = max(1, min(processors // busy, cache // SPLIT))
+    splits = max(1, min(sizes.waves * processors // busy, cache // sizes.shortest))
     return Tiles(tile, step, splits, warps, stages)

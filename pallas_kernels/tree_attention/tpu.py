@@ -1,21 +1,25 @@
 """The TPU kernel (`tpu_kernel`): what it takes, and how its work is cut for this device's VMEM."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import device
+from pallas_kernels import device, tuning
 
-TILE = 2 << 20
-"""Bytes of committed keys and values a grid step, about: a step that copies nothing costs time too."""
 
-KEYS = 1024
-"""Committed keys a grid step at most."""
+@dataclass(frozen=True)
+class Sizes:
+    """Of a grid step: about ``tile_bytes`` of committed keys and values (a step that copies nothing costs
+    time too), ``keys`` of them at most and, where there are so many, ``fewest_keys``; ``rows`` query rows of
+    a key head at most (from half of 1152 on, reading the keys takes less time). Keys are powers of two, rows
+    a multiple of 16.
+    """
 
-ROWS = 1152
-"""Query rows of a key head a grid step at most: from half of them on, reading the keys takes less time."""
-
-FEWEST = 128
-"""Committed keys that a grid step must be worth, where there are more."""
+    tile_bytes: int
+    keys: int
+    fewest_keys: int
+    rows: int
 
 
 def tree_attention(
@@ -30,8 +34,9 @@ def tree_attention(
     scale: float,
     lower: jax.Array | None,
     value_width: int | None,
+    sizes: Sizes | None = None,
 ) -> jax.Array:
-    """See `pallas_kernels.tree_attention.api.tree_attention`.
+    """See `pallas_kernels.tree_attention.api.tree_attention`. ``sizes``: the device's own (`tuning`) if None.
 
     Raises NotImplementedError where the program is not for a TPU, for windows, for mixed dtypes and others
     than bfloat16 and float32, and for more heads and channels than VMEM holds.
@@ -62,6 +67,7 @@ def tree_attention(
         latent=prefix_v is None,
         itemsize=q.dtype.itemsize,
         room=chip.vmem_capacity_bytes // 2,
+        sizes=sizes or tuning.sizes("tree_attention", "mosaic_tpu", Sizes),
     )
     programs = q.shape[0] * -(-N * (H // J) // rows)
     splits = chip.num_cores if programs < chip.num_cores and keys < S else 1
@@ -83,6 +89,7 @@ def choose(
     latent: bool,
     itemsize: int,
     room: int,
+    sizes: Sizes,
 ) -> tuple[int, int]:
     """Query rows of a key head and committed keys a grid step that take ``room`` bytes of VMEM at most, and
     all rows where there are few, since every tile of rows reads the whole cache.
@@ -95,12 +102,12 @@ def choose(
     a_row = heads * (2 * itemsize * key_lanes + (2 * 4 + 4) * value_lanes + 4 * 4 * 128)
     # Scores, weights and the product of one head at a time.
     scratch = 2 * 4 * 128 + 4 * value_lanes
-    keys = KEYS
-    while keys > FEWEST and keys * a_key > 2 * TILE:
+    keys = sizes.keys
+    while keys > sizes.fewest_keys and keys * a_key > 2 * sizes.tile_bytes:
         keys //= 2
     keys = min(keys, cache)
     most = (room - (keys + 128) * a_key) // (a_row + scratch + keys * (2 * 4 + itemsize))
-    most = min(most, ROWS) // 16 * 16
+    most = min(most, sizes.rows) // 16 * 16
     if most < min(rows, 32):
         raise NotImplementedError(f"{heads} heads of {key_width} and {value_width} channels do not fit VMEM")
     return min(rows, most), keys

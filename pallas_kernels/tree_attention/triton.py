@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import device
-from pallas_kernels.tree_attention.tiles import WIDE, WIDEST, channel_parts, choose
+from pallas_kernels import device, tuning
+from pallas_kernels.tree_attention.tiles import WIDE, WIDEST, Sizes, channel_parts, choose
 
 
 def tree_attention(
@@ -19,14 +19,17 @@ def tree_attention(
     scale: float,
     lower: jax.Array | None,
     value_width: int | None,
+    sizes: Sizes | None = None,
+    interpret: bool = False,
 ) -> jax.Array:
-    """See `pallas_kernels.tree_attention.api.tree_attention`.
+    """See `pallas_kernels.tree_attention.api.tree_attention`. ``sizes``: the device's own (`tuning`) if None;
+    with ``interpret`` anywhere.
 
     Raises NotImplementedError off an NVIDIA GPU of compute capability 8.0 and up, for mixed dtypes and others
     than bfloat16 and float32, for float32 values of 256 channels and more, and for wider keys and values than
     the registers and the shared memory hold.
     """
-    capability = device.require_triton()
+    capability = None if interpret else device.require_triton()
     arrays = [array for array in (q, prefix_k, prefix_v, block_k, block_v) if array is not None]
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) > 1 or q.dtype not in (jnp.bfloat16, jnp.float32):
@@ -49,6 +52,7 @@ def tree_attention(
         itemsize=q.dtype.itemsize,
         hopper=capability == "9.0",
         processors=device.processors(128),
+        sizes=sizes or tuning.sizes("tree_attention", "triton", Sizes),
     )
     # Imported late: where there is no GPU, Pallas may have no Triton either.
     from pallas_kernels.tree_attention.triton_kernel import attend
@@ -59,4 +63,5 @@ def tree_attention(
         lower=lower,
         value_width=width,
         tiles=tiles,
+        interpret=interpret,
     )

@@ -107,7 +107,8 @@ def test_blocks_of_tiles_equal_the_reference(tokens, inner, hidden):
     ids[tokens // 2 :, 0] = -1
     shares = jnp.asarray(random.uniform(0.1, 1.0, ids.shape), jnp.float32)
     packed = tiles.pack(*random_experts(experts, inner, hidden))
-    found = jax.jit(partial(mosaic.blocked, multiply=plain_multiply))(x, jnp.asarray(ids), shares, packed)
+    blocked = partial(mosaic.blocked, multiply=plain_multiply, sizes=mosaic.Sizes(64, 4, 7, 14, 8))
+    found = jax.jit(blocked)(x, jnp.asarray(ids), shares, packed)
     exact = jax.jit(partial(api.expert_mlp, rounding="bfloat16", implementation="xla"))
     wanted = exact(x.astype(jnp.float32), ids, shares, packed)
     found, wanted = (np.asarray(array, np.float64) for array in (found, wanted))

@@ -2,6 +2,7 @@
 GPU.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -13,8 +14,11 @@ from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.grouped_matmul import tiles
 from pallas_kernels.grouped_matmul.api import Experts, Int4, expert_mlp
 from pallas_kernels.grouped_matmul.cases import CASES, Case
-from pallas_kernels.grouped_matmul.triton_kernel import ROOM, choose, multiply
+from pallas_kernels.grouped_matmul.triton import Sizes
+from pallas_kernels.grouped_matmul.triton_kernel import ROOM, Tiles, choose, multiply
 from tests.oracles.routed_experts import check, weights
+
+SIZES = Sizes(most_rows=128, strip=64, programs=200, words=32, stages=3, warps=4, warps_of_many=8)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ from tests.oracles.routed_experts import check, weights
     ids=lambda each: each.name if isinstance(each, Case) else each,
 )
 def test_interpreted_it_equals_the_reference(case, rounding):
-    check(case, rounding, partial(multiply, interpret=True))
+    check(case, rounding, partial(multiply, sizes=SIZES, interpret=True))
 
 
 def shapes(tokens: int, inner: int, hidden: int, count: int, dtype: str = "bfloat16") -> tuple:
@@ -95,15 +99,16 @@ def test_tiles_and_plain_weights_are_refused(hopper):
 
 
 def test_few_blocks_get_narrow_strips():
-    assert [choose(16, blocks, 256, 2).strip for blocks in (8, 30, 60)] == [16, 32, 64]
-    assert choose(16, 8, 7168, 1).strip == 64
+    assert [choose(16, blocks, 256, 2, SIZES).strip for blocks in (8, 30, 60)] == [16, 32, 64]
+    assert choose(16, 8, 7168, 1, SIZES).strip == 64
     with pytest.raises(NotImplementedError, match="40 outputs are no multiple of 16"):
-        choose(16, 8, 40, 1)
+        choose(16, 8, 40, 1, SIZES)
 
 
 @pytest.mark.parametrize("rows", [16, 32, 64, 128])
 def test_steps_in_flight_fit_shared_memory(rows):
+    assert choose(16, 1000, 2048, 2, SIZES) == Tiles(64, 32, 4, 3)
     for count in (1, 2):
-        tiles = choose(rows, 1000, 2048, count)
+        tiles = choose(rows, 1000, 2048, count, replace(SIZES, words=64, stages=4))
         assert tiles.stages >= 2
         assert tiles.stages * tiles.words * (rows * 16 + count * tiles.strip * 6) <= ROOM

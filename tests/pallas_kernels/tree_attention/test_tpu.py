@@ -14,7 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask, tree_attention
 from pallas_kernels.tree_attention.cases import CASES, Case
-from pallas_kernels.tree_attention.tpu import choose
+from pallas_kernels.tree_attention.tpu import Sizes, choose
 from pallas_kernels.tree_attention.tpu_kernel import Tiles, attend
 from tests.oracles.heap_tree import ancestors
 from tests.oracles.masked_attention import check
@@ -127,6 +127,7 @@ def test_few_query_rows_read_the_cache_once_and_many_fit(widths, room):
         latent=latent,
         itemsize=2,
         room=room,
+        sizes=Sizes(2 << 20, 1024, 128, 1152),
     )
     few, keys = chosen(rows=68)
     many, _ = chosen(rows=65_600)
