@@ -17,6 +17,7 @@ from jddtree import sharding
 from jddtree.decode import decode_chunk, prefill
 from jddtree.errors import InputError
 from jddtree.finish import Generation, Row
+from jddtree.gpu_graphs import graph_options
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Target
 from jddtree.sampling import GREEDY, Mode, Policy, stack
@@ -220,6 +221,13 @@ class Decoder:
             - size.alias_size_in_bytes
         )
 
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """What the compiler is told for this pair's programs."""
+        if self._mesh is None:
+            return graph_options(jax.default_backend(), 1)
+        return graph_options(self._mesh.devices.flat[0].platform, self._mesh.size)
+
     def _on_mesh(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
         """``function`` of every device's own parts as one of whole arrays."""
         if self._mesh is None:
@@ -268,7 +276,7 @@ class Decoder:
         with traced_kernels() as ran:
             jitted = jax.jit(whole, donate_argnums=2, in_shardings=where)
             lowered = jitted.lower(self._weights, request, state, *arguments)
-        compiled = lowered.compile()
+        compiled = lowered.compile(self.compiler_options)
         self.kernels |= ran
         self.compile_seconds += time.perf_counter() - begin
         return compiled

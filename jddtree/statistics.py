@@ -80,7 +80,7 @@ class Stages:
         def add(stage: Callable, takes: tuple[str, ...], gives: tuple[str, ...], function: Callable) -> None:
             """Compile function(*takes), which returns ``gives``."""
             arguments = [shapes[name] for name in takes]
-            compiled = jax.jit(function).lower(*arguments).compile()
+            compiled = jax.jit(function).lower(*arguments).compile(decoder.compiler_options)
             shapes.update(zip(gives, jax.eval_shape(function, *arguments), strict=True))
             self._programs.append((stage.__name__, compiled, takes, gives))
 

@@ -49,7 +49,7 @@ class Stepwise:
         lowered = jax.jit(program, donate_argnums=1).lower(
             self._weights, decoder.abstract_state.target_cache, row, row, active
         )
-        self._step = lowered.compile()
+        self._step = lowered.compile(decoder.compiler_options)
         self.compile_seconds = time.perf_counter() - began
 
     def decode(self, tasks: Sequence[Task]) -> tuple[list[Generation], float, list[float]]:
