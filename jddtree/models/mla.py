@@ -55,9 +55,11 @@ class LatentAttention(nnx.Module):
         latent = self.kv_a_layernorm(kv[..., : c.kv_lora_rank])
         k_rope = rotate_pairs(kv[:, :, None, c.kv_lora_rank :], *rope)
         fresh = jnp.concatenate([latent[:, :, None], k_rope], axis=-1)
-        query = jnp.concatenate([jnp.einsum("bnhd,hdr->bnhr", q_nope, self.k_up[...]), q_rope], axis=-1)
+        query = jnp.concatenate(
+            [jnp.einsum("bnhd,hdr->hbnr", q_nope, self.k_up[...]).transpose(1, 2, 0, 3), q_rope], axis=-1
+        )
         attended = tree_attention(
             query, cache, None, fresh, None, lengths, mask, scale=c.softmax_scale, value_width=c.kv_lora_rank
         )
-        out = jnp.einsum("bnhr,hvr->bnhv", attended, self.v_up[...])
+        out = jnp.einsum("bnhr,hvr->hbnv", attended, self.v_up[...]).transpose(1, 2, 0, 3)
         return self.o_proj.joined(out.reshape(rows, slots, -1)), fresh

@@ -33,9 +33,12 @@ class Router(nnx.Module):
 
     def scores(self, x: Float[Array, "T M"]) -> Float[Array, "T E"]:
         """Sigmoid scores, float32, without the bias."""
-        logits = jnp.matmul(
-            x.astype(jnp.float32), self.weight[...].astype(jnp.float32).T, precision=jax.lax.Precision.HIGHEST
-        )
+        weight, precision = self.weight[...], None
+        if x.dtype != jnp.bfloat16 or weight.dtype != jnp.bfloat16:
+            # Where both are bfloat16 every product is exact in float32 as it is, without a wider copy.
+            x, weight = x.astype(jnp.float32), weight.astype(jnp.float32)
+            precision = jax.lax.Precision.HIGHEST
+        logits = jnp.matmul(x, weight.T, precision=precision, preferred_element_type=jnp.float32)
         return jax.nn.sigmoid(logits)
 
     def __call__(self, x: Float[Array, "T M"]) -> tuple[Int[Array, "T K"], Float[Array, "T K"]]:

@@ -87,7 +87,8 @@ def merged(
     # A tile of keys is multiplied with what is not seen too, where 0 * NaN would be NaN: a key that has gone
     # wrong shows it in the channels that are no value.
     values = jnp.where(jnp.isnan(block_k), 0, block_k)[..., :VALUES]
-    wrong = jnp.sum(block_k * 0, axis=-1, keepdims=True)
+    # Term by term: XLA makes a kernel of its own of a reduction.
+    wrong = sum(block_k[..., at : at + REST] * 0 for at in range(0, VALUES, REST))
     block = jnp.concatenate([values, block_k[..., VALUES:] + wrong], axis=-1)[:, :, 0]
     block = jnp.pad(block, ((0, 0), (0, columns), (0, 0)))
     seen = jnp.repeat(unpack_mask(mask, N), H, axis=1)

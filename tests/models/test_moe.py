@@ -38,6 +38,17 @@ def test_the_bias_chooses_but_does_not_weigh(normalised):
     np.testing.assert_allclose(weights, 2.5 * shares, atol=1e-5)
 
 
+def test_scores_of_bfloat16_tokens_are_those_of_float32():
+    router = Router(
+        target_config(KIMI), Linears(frozenset(), "bfloat16", jnp.dtype(jnp.bfloat16), nnx.Rngs(0))
+    )
+    x = tokens(20).astype(jnp.bfloat16)
+    logits = np.asarray(x, np.float64) @ np.asarray(router.weight[...], np.float64).T
+    found = jax.jit(lambda module, x: module.scores(x))(router, x)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits)), atol=1e-6)
+
+
 def test_slots_that_are_not_valid_go_to_no_expert_and_change_nothing():
     moe = MoE(target_config(KIMI), "layers.1.mlp", Linears(EXPERTS, "bfloat16", FLOAT32, nnx.Rngs(0)))
     x = tokens(6).reshape(2, 3, 32)
