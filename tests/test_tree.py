@@ -150,6 +150,14 @@ def test_equal_logits_of_a_row_go_by_token_id():
     assert tree.tokens.tolist() == [[0, 4, 0, 1, 2]]
 
 
+def test_the_vocabulary_is_selected_from_and_not_sorted():
+    logits = jax.ShapeDtypeStruct((1, DEPTH, 5000), jnp.float32)
+    limits = limits_of((8, 8, DEPTH))
+    text = jitted_build.lower(logits, rows_of(0), budget=8, **limits).compile().as_text()
+    assert "TopK" in text
+    assert not [line for line in text.splitlines() if " sort(" in line and "5000" in line]
+
+
 @pytest.mark.parametrize("limit", [0, 2, 5])
 def test_the_spine_is_the_tree_of_one_child_a_node(limit):
     logits = jax.random.normal(jax.random.key(limit), (2, 5, VOCAB))

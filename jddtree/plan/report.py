@@ -222,4 +222,7 @@ def _in(unit: float) -> Callable[[float], str]:
 
 
 def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.2f}"
+    if seconds is None:
+        return ""
+    # A small model's passes take microseconds.
+    return f"{1e3 * seconds:.2f}" if seconds >= 1e-4 else f"{1e3 * seconds:.2g}"
