@@ -51,7 +51,8 @@ def partial_of(folder: Path) -> Path:
 
 def put_in_place(folder: Path) -> None:
     """Rename the partial folder to ``folder``; what was there before goes after the new one is in place."""
-    old = folder.with_name(folder.name + ".old")
+    # A name that nobody else gives: what an earlier process left there when it was killed is removed.
+    old = folder.with_name(folder.name + ".partial.old")
     if old.exists():
         shutil.rmtree(old)
     if folder.exists():
