@@ -39,7 +39,7 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
     Raises:
         InputError: the source is unusable, the destination is taken, or there is too little room on the disk.
     """
-    source, destination = source.absolute(), destination.absolute()
+    source, destination = source.absolute(), _behind_links(destination)
     gguf = read_gguf(source) if is_gguf(source) else None
     config = gguf.config if gguf else read_configs(source)[0]
     converted = gguf is None and manifest.is_converted(source)
@@ -138,14 +138,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
 
+def _behind_links(place: Path) -> Path:
+    """Where a folder is or will be: a link to it stays a link. Raises InputError."""
+    try:
+        return place.resolve()
+    except RuntimeError as error:
+        raise InputError(f"{place} is a link that leads to itself") from error
+
+
 def _check_destination(source: Path, destination: Path, force: bool) -> None:
-    here, there = source.resolve(), destination.resolve()
-    if here == there or here in there.parents or there in here.parents:
+    here, there = source.resolve(), destination
+    if here == there:
+        raise InputError(f"{destination} is the source itself; choose another folder")
+    if here in there.parents or there in here.parents:
         raise InputError(f"{destination} and {source} lie in each other; choose another folder")
     if not destination.exists():
         return
     if not destination.is_dir():
         raise InputError(f"{destination} is a file; choose another folder")
+    if destination.is_mount():
+        # It would be built on the disk of its parent, and could not be renamed.
+        raise InputError(f"{destination} is a mount point; choose a folder inside of it")
     if not any(destination.iterdir()):
         return
     if not force:

@@ -184,6 +184,13 @@ def test_what_lies_in_the_destination_is_safe(tmp_path, golden_folders, capsys):
     assert "holds no checkpoint" in refused(source, str(precious), "--force")
     assert "is a file" in refused(source, str(precious / "letter"))
     assert "lie in each other" in refused(str(place), str(place / "inside"))
+    assert "is the source itself" in refused(str(place), str(place))
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    assert "leads to itself" in refused(source, str(tmp_path / "round"))
+    (tmp_path / "disk").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "is_mount", lambda path: path == tmp_path / "disk")
+        assert "choose a folder inside of it" in refused(source, str(tmp_path / "disk"))
     assert "in this form already" in refused(source, str(tmp_path / "new"), "--to", "hf")
     assert "in this form already" in refused(str(place), str(tmp_path / "new"), "--to", "orbax")
     assert "does not exist" in refused(str(tmp_path / "nowhere"), str(tmp_path / "new"))
@@ -192,6 +199,18 @@ def test_what_lies_in_the_destination_is_safe(tmp_path, golden_folders, capsys):
         patch.setattr("shutil.disk_usage", lambda folder: shutil._ntuple_diskusage(10, 5, 5))
         assert "5e-09 GB free" in refused(source, str(tmp_path / "new"))
     assert not list(tmp_path.glob("new*"))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_as_destination_stays_a_link(tmp_path, golden_folders, there):
+    source, place, link = str(golden_folders[0] / DRAFTER), tmp_path / "place", tmp_path / "link"
+    link.symlink_to(place)
+    if there:
+        assert main([source, str(place)]) == 0
+        (place / "before").touch()
+    assert main([source, str(link), "--force"]) == 0
+    assert link.is_symlink() and manifest.is_converted(place) and not (place / "before").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"place", "link"}
 
 
 @pytest.mark.parametrize("force", [[], ["--force"]])
