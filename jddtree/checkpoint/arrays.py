@@ -23,6 +23,7 @@ import tensorstore
 from orbax.checkpoint import v1 as ocp
 
 from jddtree.checkpoint import published
+from jddtree.checkpoint.place import require_room
 from jddtree.errors import InputError
 
 Region = tuple[slice, ...]
@@ -32,6 +33,8 @@ SLAB_BYTES = 64 << 20
 _PARTS, _PART_BYTES = 16, 32 << 10
 # What Orbax may hold on its way to the devices of this host.
 _LOADING_BYTES = 4 << 30
+# What Orbax's files for an array of no dimensions take at most on a disk, and a share of those for all.
+_SCALAR_BYTES = 16 << 10
 _UNFINISHED = "arrays"  # the folder of the arrays until `finish`
 _METADATA = "_METADATA"  # Orbax's file beside them after it
 
@@ -149,14 +152,26 @@ def finish(weights: Path, dtypes: Mapping[str, np.dtype]) -> None:
     """Close a checkpoint whose arrays were written: before this it does not load. May be repeated.
 
     Orbax's own files come from Orbax: it saves a checkpoint of scalars with the same paths.
+
+    Raises:
+        InputError: the disk is full or refuses.
     """
     scratch = weights.with_name(weights.name + ".scalars")
     shutil.rmtree(scratch, ignore_errors=True)
     context = ocp.Context()
     context.array.saving.use_ocdbt = False
     context.array.saving.use_zarr3 = True
-    with _quiet(), context:
-        ocp.save(str(scratch), _tree({path: np.zeros((), dtype) for path, dtype in dtypes.items()}))
+    problem = None
+    require_room(weights.parent, _SCALAR_BYTES * len(dtypes))
+    with _quiet():
+        try:
+            with context:
+                ocp.save(str(scratch), _tree({path: np.zeros((), dtype) for path, dtype in dtypes.items()}))
+        except Exception as error:  # Orbax raises Exception itself
+            problem = _reason(error)
+        if problem:
+            gc.collect()  # as in `load`
+            raise InputError(f"{weights}: Orbax's own files cannot be written: {problem}")
     home = _home(scratch).relative_to(scratch)
     if (weights / _UNFINISHED).is_dir():
         (weights / _UNFINISHED).rename(weights / home)
@@ -245,18 +260,21 @@ def _home(weights: Path) -> Path:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Without Orbax's remarks that OCDBT is not used, and without what its abandoned reads raise."""
-    hook, levels = sys.unraisablehook, {}
+    """Without Orbax's remarks that OCDBT is not used, and without what its abandoned reads and writes raise,
+    which TensorStore's threads hand to the hooks.
+    """
+    hooks, levels = (sys.unraisablehook, sys.excepthook), {}
     for logger in (logging.getLogger("absl"), logging.getLogger("asyncio")):
         levels[logger] = logger.level
         logger.setLevel(logging.CRITICAL)
     sys.unraisablehook = lambda unraisable: None
+    sys.excepthook = lambda *raised: None
     try:
         yield
     finally:
         for logger, level in levels.items():
             logger.setLevel(level)
-        sys.unraisablehook = hook
+        sys.unraisablehook, sys.excepthook = hooks
 
 
 @contextmanager

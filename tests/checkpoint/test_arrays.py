@@ -1,3 +1,6 @@
+import resource
+import signal
+
 import jax
 import ml_dtypes
 import numpy as np
@@ -110,6 +113,27 @@ def test_damage_is_named_by_its_file(tmp_path, small, capfd):
     refused("checksum")
     file.unlink()
     refused("missing")
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_line(tmp_path, small, capfd):
+    weights = tmp_path / "weights"
+    write(weights, small)
+    dtypes = {path: array.dtype for path, array in small.items()}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        with pytest.raises(InputError, match=r"weights: Orbax's own files cannot be written: ") as caught:
+            arrays.finish(weights, dtypes)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "File too large" in str(caught.value)
+    assert "\n" not in str(caught.value) and capfd.readouterr().err == ""
+    with pytest.raises(InputError):
+        arrays.load(weights, wish(small, PartitionSpec("x")))
+    arrays.finish(weights, dtypes)
+    arrays.load(weights, wish(small, PartitionSpec("x")))
 
 
 def test_a_disk_that_keeps_other_bytes_is_noticed(tmp_path, small, monkeypatch):
