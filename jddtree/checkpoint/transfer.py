@@ -110,7 +110,7 @@ def to_published(plan: Plan, source: Path | Mapping[str, Tensor], folder: Path) 
             there is too little room; names it and the file.
     """
     partial = partial_of(folder)
-    expected = read_hashes(source) if isinstance(source, Path) else {}
+    expected = _expected(plan, source) if isinstance(source, Path) else {}
     origin = (
         _facts([source / manifest.NAME, source / JOURNAL]) if isinstance(source, Path) else _signature(source)
     )
@@ -179,7 +179,7 @@ def verify(plan: Plan, folder: Path) -> tuple[int, int]:
     Raises:
         InputError: a tensor cannot be read or differs; names it and the file.
     """
-    expected = read_hashes(folder)
+    expected = _expected(plan, folder)
     pieces = [piece for entry in plan.entries if entry.arrays for piece in _pieces(entry, entry)]
     with bar("checking", sum(piece.nbytes for piece in pieces), 0) as advance:
 
@@ -286,6 +286,17 @@ def _take(
         put(block, rows)
         advance(block.nbytes)
     return {name: digest.hexdigest() for name, digest in zip(names, hashes, strict=True)}
+
+
+def _expected(plan: Plan, folder: Path) -> dict[str, str]:
+    """The hashes of an Orbax folder. Raises InputError where a tensor that fills an array has none."""
+    hashes = read_hashes(folder)
+    for name in (name for entry in plan.entries if entry.arrays for name in entry.names):
+        if name not in hashes:
+            raise InputError(
+                f"{folder / JOURNAL} has no hash of tensor {name}; convert the published folder again"
+            )
+    return hashes
 
 
 def _compare(

@@ -246,6 +246,9 @@ def test_altered_weights_are_found_and_named(tmp_path, orbax):
     array = arrays._open(file.parents[3])
     array[9, 0, 0].write(array[9, 0, 0].read().result() ^ 1).result()
     refused(rf"tensor {name.format(9)} is not what was converted")
+    lines = (orbax / journal.NAME).read_text().splitlines(keepends=True)
+    (orbax / journal.NAME).write_text("".join(line for line in lines if "experts.7.up" not in line))
+    refused(rf"{journal.NAME} has no hash of tensor {name.format(7)}")
     (orbax / journal.NAME).unlink()
     refused(rf"{journal.NAME} is missing")
 
