@@ -4,12 +4,16 @@ import argparse
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 import jax
 
 from jddtree.errors import InputError
 from jddtree.sharding import ONE_DEVICE, Layout
+
+_PATIENCE = 300.0
+"""Seconds that a process waits for the first one; JAX waits as long."""
 
 _ASKED = ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES")
 
@@ -47,7 +51,9 @@ def join(flags: argparse.Namespace) -> None:
         if not 0 <= flags.process < flags.processes:
             raise InputError(f"--process {flags.process} is not one of --processes {flags.processes}, from 0")
         _check_address(flags.coordinator, serves=flags.process == 0)
-        if flags.process == 0 and flags.processes > 1:
+        if flags.process:
+            _await(flags.coordinator)
+        elif flags.processes > 1:
             waiting = f"waiting for {flags.processes - 1} more to join at {flags.coordinator}"
             print(waiting, file=sys.stderr, flush=True)
     elif not flags.distributed:
@@ -72,6 +78,24 @@ def _check_address(address: str, serves: bool) -> None:
             raise InputError(
                 f"--coordinator {address}: the port cannot be had here ({error.strerror})"
             ) from None
+
+
+def _await(address: str) -> None:
+    """Wait until process 0 listens. Raises InputError where it does not; JAX would end the process."""
+    host, _, port = address.rpartition(":")
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            return
+        except OSError as error:  # a name may become known later too
+            if time.monotonic() - began > _PATIENCE:
+                reason = error.strerror or error
+                raise InputError(f"--coordinator {address}: process 0 does not answer ({reason})") from None
+        if not told:
+            print(f"waiting for process 0 at {address}", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(0.2)
 
 
 def speaks() -> bool:

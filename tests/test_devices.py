@@ -75,3 +75,15 @@ def test_an_address_that_cannot_serve_is_refused(address, reason):
         )
         with pytest.raises(InputError, match=reason):
             join(flags)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no.such.invalid"])
+def test_a_first_process_that_is_not_there_is_one_line(host, monkeypatch, capsys):
+    monkeypatch.setattr("jddtree.devices._PATIENCE", 0.3)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"{host}:{free.getsockname()[1]}"
+        flags = argparse.Namespace(coordinator=address, process=1, processes=2, distributed=False)
+        with pytest.raises(InputError, match="process 0 does not answer"):
+            join(flags)
+    assert capsys.readouterr().err == f"waiting for process 0 at {address}\n"
