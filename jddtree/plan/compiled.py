@@ -68,7 +68,7 @@ def _programs(
         try:
             made = job()
         except jax.errors.JaxRuntimeError as error:
-            line = str(error).splitlines()[0]
+            line = refusal(str(error), machine.platform)
             if "RESOURCE_EXHAUSTED" not in line:
                 raise InputError(f"compiling {name} for {machine.name} failed: {line}") from error
             record["error"] = line
@@ -89,6 +89,16 @@ def _programs(
             )
         made = None  # a compiled program of a large model is large itself
     return found
+
+
+def refusal(error: str, platform: str) -> str:
+    """A compiler's error as one line. libtpu does not look whether it is of the release that JAX goes with: a
+    wrong one is an internal error, of which the line says what to do.
+    """
+    line = " ".join(error.splitlines()[0].split())
+    if platform == "tpu" and line.startswith("INTERNAL"):
+        line += f"; is libtpu the one for JAX {jax.__version__}? pip install 'jax[tpu]' brings it"
+    return line
 
 
 def summary(program: jax.stages.Compiled) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-from jddtree.plan.compiled import collectives
+from jddtree.plan.compiled import collectives, refusal
 
 PROGRAM = """
   %psum.1 = bf16[1,8,7168]{2,1,0:T(8,128)(2,1)} all-reduce(%fusion.1), channel_id=1
@@ -17,3 +17,10 @@ def test_collectives_of_a_program() -> None:
         "all-gather": {"count": 1, "bytes": 64 * 4},
         "collective-permute": {"count": 1, "bytes": 32},
     }
+
+
+def test_a_compiler_of_another_release_is_named() -> None:
+    error = "INTERNAL: Could  not convert JSON\nstring to proto"
+    assert refusal(error, "cuda") == "INTERNAL: Could not convert JSON"
+    assert "pip install 'jax[tpu]'" in refusal(error, "tpu")
+    assert "pip" not in refusal("RESOURCE_EXHAUSTED: of memory", "tpu")
