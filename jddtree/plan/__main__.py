@@ -39,7 +39,11 @@ def run(flags: argparse.Namespace) -> int:
         console.print(part)
     programs: list[dict[str, Any]] = []
     if flags.compile:
-        programs = plan["programs"] = compiled(holdings, box, flags.budgets, say)
+        try:
+            programs = plan["programs"] = compiled(holdings, box, flags.budgets, say)
+        except InputError:
+            write_json(plan)  # what needs no compiler holds without one
+            raise
         for part in report.compiled_text(plan):
             console.print(part)
     write_json(plan)

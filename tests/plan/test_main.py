@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jddtree import load
+from jddtree.errors import InputError
 from jddtree.plan.__main__ import main
 from jddtree.plan.report import agrees, compiled_text
 from tests import tiny
@@ -147,6 +148,19 @@ def test_a_machine_that_is_not_here(topology: str, compiler: str, tmp_path: Path
     status, plan = planned(tmp_path, *configs(tmp_path), "--topology", topology, "--compile")
     assert status == 0 and plan["layout"] == "tp4"
     assert [program["collectives"]["all-reduce"]["count"] > 0 for program in plan["programs"]] == [True, True]
+
+
+def test_without_a_compiler_the_rest_of_the_plan_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def missing(*job: object) -> None:
+        raise InputError("no compiler")
+
+    monkeypatch.setattr("jddtree.plan.__main__.compiled", missing)
+    status, plan = planned(tmp_path, *configs(tmp_path), "--topology", "4x-h200", "--compile")
+    shown = capsys.readouterr()
+    assert status == 2 and shown.err == "error: no compiler\n" and "It fits" in shown.out
+    assert plan["device"]["fits"] and "programs" not in plan
 
 
 def test_weights_in_another_form_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
