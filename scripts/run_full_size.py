@@ -2,9 +2,10 @@
 
 Kimi K2.6 with INT4 experts and its drafter, by default, cut over all devices in several layouts: bytes a
 device beside the plan's, the plain step, chain and tree rounds at several contexts and batches, each with its
-share of the bandwidth floor and of time between devices. First, logits of two layers are compared with one
-device's. Where a model of all layers does not fit, one of as many layers as fit is timed, and the line says
-so. Random weights accept hardly any draft: times are those of real rounds, committed tokens are not.
+share of the bandwidth floor and of time between devices. First, logits and ids of two layers are compared
+with one device's. Where a model of all layers does not fit, one of as many layers as fit is timed, and the
+line says so. Random weights accept hardly any draft: times are those of real rounds, committed tokens are
+not.
 
     python -m scripts.run_full_size [--layouts tp8 ep8] [--contexts 1024] [--json FILE]
 """
@@ -30,6 +31,8 @@ from jax.sharding import Mesh, NamedSharding
 from jddtree.config import read_json
 from jddtree.decoder import Decoder, Task, slots_for
 from jddtree.errors import InputError
+from jddtree.exactness import compare
+from jddtree.finish import Generation
 from jddtree.models.moe import tile_experts
 from jddtree.pipeline import stacked
 from jddtree.plan import machine
@@ -51,7 +54,10 @@ CLOSE = {"float32": 1e-4, "bfloat16": 5e-2}
 """Largest relative L2 distance that rounding explains."""
 
 LIKELIEST = 32
-"""Tokens that are compared."""
+"""Tokens whose log-probabilities are compared."""
+
+TOKENS = 16
+"""Of the prompt and of the text that are compared."""
 
 Say = Callable[[str], None]
 
@@ -69,12 +75,12 @@ def main(arguments: list[str] | None = None) -> None:
     for layout in args.layouts:
         with tempfile.TemporaryDirectory() as folder:
             report["layouts"][str(layout)] = timed(args, layout, box, Path(folder), say)
-        if report["layouts"][str(layout)]["logits"]["equal"] is False:
+        if report["layouts"][str(layout)]["two_layers"]["equal"] is False:
             unequal.append(str(layout))
         if args.json:
             write_json(args.json, report)
     if unequal:
-        print(f"logits of two layers are not one device's: {', '.join(unequal)}")
+        print(f"two layers do not give what they give on one device: {', '.join(unequal)}")
         raise SystemExit(1)
 
 
@@ -121,10 +127,11 @@ def timed(
     layers = args.layers or fitting(held, max(args.batches), longest, max(args.budgets, default=8), box)
     found: dict[str, Any] = {"layers": layers, "all_layers": whole.target.config.num_layers}
     say(f"{layout}: {layers} of {found['all_layers']} layers")
-    found["logits"] = compared(held(2), mesh, args.seed)
-    logits = found["logits"]
-    distance = logits.get("note") or f"relative distance to one device's {logits['l2']:.1e}"
-    say(f"{layout}: logits of two layers, {distance}")
+    found["two_layers"] = alike = compared(held(2), mesh, args.seed, min(args.budgets, default=8))
+    distance = alike.get("note") or f"logits' relative distance to one device's {alike['l2']:.1e}"
+    say(f"{layout}: two layers, {distance}")
+    for name, verdict in alike["ids"].items():
+        say(f"{layout}: two layers, {TOKENS} ids of {name} {verdict}")
 
     made = held(layers)
     began = time.perf_counter()
@@ -242,34 +249,48 @@ def filled(made: Sized, mesh: Mesh, model: Any, seed: int) -> Any:
     return model
 
 
-def compared(made: Sized, mesh: Mesh, seed: int) -> dict[str, Any]:
-    """Log-probabilities of the likeliest tokens after a short prompt, cut and on one device, from the same
-    weights. ``l2``: relative distance.
+def compared(made: Sized, mesh: Mesh, seed: int, budget: int) -> dict[str, Any]:
+    """What the cut model gives against one device, from the same weights. ``l2``: relative distance of the
+    likeliest tokens' log-probabilities after a short prompt. ``ids``: how the tokens of plain decoding and of
+    a tree compare with plain decoding on one device.
     """
     if is_staged(made.layout, made.target.config):
         # A stage's arrays hold several layers', so that they are not drawn alike.
-        return {"equal": None, "l2": None, "note": "not compared: stages draw other weights"}
+        return {"equal": None, "l2": None, "ids": {}, "note": "not compared: stages draw other weights"}
     whole = Sized(made.target, made.drafter, ONE_DEVICE, 1, made.slots, made.dtype)
-    one, cut = (
-        _likeliest(filled(each, place, made.target, seed), each)
-        for each, place in ((whole, ONE_DEVICE.mesh(jax.devices()[:1])), (made, mesh))
-    )
-    common = sorted(one.keys() & cut.keys())
-    theirs, ours = (np.array([each[token] for token in common]) for each in (one, cut))
-    l2 = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)) if common else math.inf
+    plain = _decoded(whole, ONE_DEVICE.mesh(jax.devices()[:1]), seed, {"plain": Method.plain()})["plain"]
+    methods = {"plain": Method.plain(), f"tree({budget})": Method.tree(made.block, budget)}
+    cut = _decoded(made, mesh, seed, methods)
+    one, ours = (dict(each.top_logprobs[0]) for each in (plain, cut["plain"]))
+    common = sorted(one.keys() & ours.keys())
+    theirs, found = (np.array([each[token] for token in common]) for each in (one, ours))
+    l2 = float(np.linalg.norm(found - theirs) / np.linalg.norm(theirs)) if common else math.inf
+    seen = {name: compare(each.output_ids, plain.output_ids, plain.margins) for name, each in cut.items()}
+    dtype = made.dtype.name
+    alike = all(each.equal or each.is_tie(dtype) for each in seen.values())
     # Near the end of the list a tie may let another token in.
-    return {"equal": l2 < CLOSE[made.dtype.name] and len(common) > LIKELIEST // 2, "l2": l2}
+    equal = l2 < CLOSE[dtype] and len(common) > LIKELIEST // 2 and alike
+    ids = {name: each.verdict(dtype, "one device's") for name, each in seen.items()}
+    return {"equal": equal, "l2": l2, "ids": ids}
 
 
-def _likeliest(target: Any, made: Sized) -> dict[int, float]:
-    """Token: log-probability."""
-    options = Options(Mode(), top_logprobs=LIKELIEST)
-    rows = made.layout.data
-    decoder = Decoder(
-        target, None, Method.plain(), rows=rows, slots=64, dtype=made.dtype, options=options, rounds=1
-    )
-    *_, done = decoder.decode([Task(list(range(16)), max_new=1)])
-    return dict(done[0].top_logprobs[0])
+def _decoded(made: Sized, mesh: Mesh, seed: int, methods: dict[str, Method]) -> dict[str, Generation]:
+    """A short text by every method."""
+    target, drafter = filled(made, mesh, made.target, seed), filled(made, mesh, made.drafter, seed + 1)
+    options, rows = Options(Mode(), top_logprobs=LIKELIEST), made.layout.data
+    found = {}
+    for name, method in methods.items():
+        decoder = Decoder(
+            *(target, drafter if method.depth else None, method),
+            rows=rows,
+            slots=slots_for(2 * TOKENS + made.block),
+            dtype=made.dtype,
+            options=options,
+            rounds=1,
+        )
+        *_, done = decoder.decode([Task(list(range(TOKENS)), max_new=TOKENS)])
+        found[name] = done[0]
+    return found
 
 
 def measured(decoder: Decoder, tasks: Sequence[Task], folder: Path) -> dict[str, Any]:

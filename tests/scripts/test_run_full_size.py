@@ -19,7 +19,8 @@ def test_a_cut_model_is_the_whole_one_and_as_large_as_planned(tmp_path, capsys):
     run_full_size.main([*flags, *sizes, "--json", str(tmp_path / "out.json")])
     found = json.loads((tmp_path / "out.json").read_text())["layouts"]["ep2"]
     assert found["layers"] == found["all_layers"] == 2
-    assert found["logits"]["l2"] < 1e-5
+    assert found["two_layers"]["l2"] < 1e-5
+    assert found["two_layers"]["ids"] == dict.fromkeys(("plain", "tree(3)"), "equal to one device's")
     assert found["weight_bytes"] == found["planned_weight_bytes"]
     assert [record["method"] for record in found["rounds"]] == ["plain", "chain", "tree(3)"]
     assert all(record["round_ms"] > 0 and record["rounds"] > 0 for record in found["rounds"])
