@@ -137,7 +137,8 @@ def _check(flags: argparse.Namespace) -> None:
         )
     if flags.rows is not None and flags.rows % flags.layout.data:
         raise InputError(
-            f"--rows {flags.rows} cannot be shared by the {flags.layout.data} of --layout {flags.layout}"
+            f"--rows {flags.rows} cannot be shared by the {flags.layout.data} of --layout {flags.layout}: "
+            f"give a multiple of {flags.layout.data}"
         )
     if flags.rows is not None and flags.prompts is None and flags.n == 1:
         raise InputError("--rows is for many prompts: --prompts or --n")

@@ -501,7 +501,7 @@ def test_a_pair_spread_over_stages(call, tmp_path):
         (["--layout", "tp8"], r"the target's attention heads \(4\) cannot be cut 8 ways"),
         (
             ["--layout", "dp2", "--rows", "3", "--n", "4"],
-            "--rows 3 cannot be shared by the 2 of",
+            "--rows 3 cannot be shared by the 2 of --layout dp2: give a multiple of 2",
         ),
         (["--coordinator", "127.0.0.1:1", "--process", "0"], "--coordinator, --process and"),
         (["--coordinator", "127.0.0.1:1", "--process", "2", "--processes", "2"], "--process 2 is not one of"),

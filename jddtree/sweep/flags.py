@@ -156,7 +156,8 @@ def _check(flags: argparse.Namespace) -> None:
     for rows in flags.concurrency:
         if rows % flags.layout.data:
             raise InputError(
-                f"--concurrency {rows} cannot be shared by the {flags.layout.data} of --layout {flags.layout}"
+                f"--concurrency {rows} cannot be shared by the {flags.layout.data} of --layout "
+                f"{flags.layout}: give multiples of {flags.layout.data}"
             )
     for name in ("budgets", "topk", "concurrency"):
         for value in getattr(flags, name):
