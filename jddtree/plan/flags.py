@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=path,
         metavar="DIR",
         help=f"a folder with the drafter's config.json, "
-        f"{KIMI_DRAFTER} (default for {KIMI}), or {NO_DRAFTER}; {SMOLLM2} has its own",
+        f"{KIMI_DRAFTER} (default for {KIMI}), or {NO_DRAFTER} (default for a folder); {SMOLLM2} has its own",
     )
     add(
         "--layout",
