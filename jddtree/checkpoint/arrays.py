@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ _PARTS, _PART_BYTES = 16, 32 << 10
 _LOADING_BYTES = 4 << 30
 # What Orbax's files for an array of no dimensions take at most on a disk, and a share of those for all.
 _SCALAR_BYTES = 16 << 10
+_SETTLE_SECONDS = 0.3
 _UNFINISHED = "arrays"  # the folder of the arrays until `finish`
 _METADATA = "_METADATA"  # Orbax's file beside them after it
 
@@ -170,7 +172,7 @@ def finish(weights: Path, dtypes: Mapping[str, np.dtype]) -> None:
         except Exception as error:  # Orbax raises Exception itself
             problem = _reason(error)
         if problem:
-            gc.collect()  # as in `load`
+            _abandon()
             raise InputError(f"{weights}: Orbax's own files cannot be written: {problem}")
     home = _home(scratch).relative_to(scratch)
     if (weights / _UNFINISHED).is_dir():
@@ -202,8 +204,7 @@ def load(weights: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str,
         except Exception as error:  # Orbax raises Exception itself
             problem = _damage(weights, error.__cause__ or error)
         if problem:
-            # The reads and loops that Orbax gave up complain when they are collected. No name holds them now.
-            gc.collect()
+            _abandon()
             raise InputError(f"{problem}; convert the published folder again")
     for path, wish in wanted.items():
         if loaded.get(path) is wish:  # what Orbax does with a path that it does not have
@@ -256,6 +257,15 @@ def _home(weights: Path) -> Path:
     for file in weights.glob(f"*/{_METADATA}"):
         return file.parent
     raise InputError(f"{weights} is damaged: it has no {_METADATA}; convert the published folder again")
+
+
+def _abandon() -> None:
+    """What Orbax gave up complains when it is collected, and its reads and writes when they end, in
+    TensorStore's own threads: both are to happen while it is quiet. Nobody can be asked whether they have.
+    """
+    gc.collect()
+    time.sleep(_SETTLE_SECONDS)
+    gc.collect()
 
 
 @contextmanager
