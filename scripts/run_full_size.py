@@ -276,7 +276,9 @@ def compared(made: Sized, mesh: Mesh, seed: int, budget: int) -> dict[str, Any]:
 
 def _decoded(made: Sized, mesh: Mesh, seed: int, methods: dict[str, Method]) -> dict[str, Generation]:
     """A short text by every method."""
-    target, drafter = filled(made, mesh, made.target, seed), filled(made, mesh, made.drafter, seed + 1)
+    target, drafter = filled(made, mesh, made.target, seed), None
+    if any(method.depth for method in methods.values()):
+        drafter = filled(made, mesh, made.drafter, seed + 1)
     options, rows = Options(Mode(), top_logprobs=LIKELIEST), made.layout.data
     found = {}
     for name, method in methods.items():
