@@ -14,8 +14,8 @@ def graph_options(platform: str, devices: int) -> dict[str, str]:
     """Options for `jax.stages.Lowered.compile`: kernels that need nothing of each other run side by side, and
     the loop over rounds is part of the graph, so that the host is not asked after every round.
 
-    A small step gains a fifth of its time, one of Qwen3-4B's size a twentieth (BENCHMARKS.md). Empty off a
-    GPU and on several, where it was not measured. What XLA_FLAGS says of an option is left as it is.
+    A small step took a sixth less time, one of Qwen3-4B's size a twentieth at best (BENCHMARKS.md). Empty off
+    a GPU and on several, where it was not measured. What XLA_FLAGS says of an option is left as it is.
     """
     if platform != "gpu" or devices > 1:
         return {}
