@@ -134,7 +134,7 @@ SLICES = tuple(f"K2.6 tp8, {tokens}" for tokens in ("1 token", "9 tokens", "17 t
 KERNELS = (
     Kernel(
         *("grouped_matmul", "mosaic_gpu", mosaic_experts.Sizes, mosaic_experts.expert_mlp, experts(*SLICES)),
-        changes(stages=(3, 6), steps_of_few=(4, 14), steps_of_many=(7, 28), steps_of_down=(4, 16)),
+        changes(stages=(3, 6), steps_of_few=(4, 14), steps_of_many=(7, 28, 56), steps_of_down=(4, 16)),
     ),
     Kernel(
         *("grouped_matmul", "triton", triton_experts.Sizes, triton_experts.expert_mlp, experts(*SLICES)),

@@ -74,7 +74,7 @@ def _stages(model: KimiK2, inputs, positions, valid, mask, cache: Cache, lengths
         attn_out, _ = layer.self_attn(layer.input_layernorm(x), rope, mask, cache[index], lengths)
         normed = layer.post_attention_layernorm(x + attended)
         if isinstance(layer.mlp, MoE):
-            ids, weights = layer.mlp.gate(normed.reshape(-1, normed.shape[-1]))
+            ids, weights = layer.mlp.gate(normed.reshape(-1, normed.shape[-1]), valid.reshape(-1))
             order = jnp.argsort(ids, axis=-1)
             weights = jnp.take_along_axis(weights, order, axis=-1).reshape(*valid.shape, -1)
             outputs[index] = attn_out, layer.mlp(normed, valid)[0], weights

@@ -101,7 +101,8 @@ def router_groups(path: Path) -> Cases:
         router = Router(config, layers.Linears(frozenset(), "bfloat16", jnp.dtype(jnp.float32), nnx.Rngs(0)))
         router.weight.set_value(tensors["gate_weight"])
         router.e_score_correction_bias.set_value(tensors["e_score_correction_bias"])
-        ids, weights = router(tensors["hidden"])
+        hidden = tensors["hidden"]
+        ids, weights = router(hidden, jnp.ones(len(hidden), bool))
         order = jnp.argsort(ids, axis=-1)
         case.equal("topk_idx", jnp.take_along_axis(ids, order, -1), tensors["topk_idx"])
         case.close(

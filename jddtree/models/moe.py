@@ -18,6 +18,7 @@ from jddtree.models.layers import MLP, Linears
 from jddtree.quantization import quantize
 from pallas_kernels.grouped_matmul import api, mosaic, tiles
 from pallas_kernels.grouped_matmul.api import Int4
+from pallas_kernels.routing.api import Rule, route
 
 
 class Router(nnx.Module):
@@ -31,34 +32,28 @@ class Router(nnx.Module):
         self.e_score_correction_bias = nnx.Param(jnp.zeros((config.num_experts,), jnp.float32))
         self.config = config
 
-    def scores(self, x: Float[Array, "T M"]) -> Float[Array, "T E"]:
-        """Sigmoid scores, float32, without the bias."""
+    def logits(self, x: Float[Array, "T M"]) -> Float[Array, "T E"]:
+        """Of all experts, float32, without the bias."""
         weight, precision = self.weight[...], None
         if x.dtype != jnp.bfloat16 or weight.dtype != jnp.bfloat16:
             # Where both are bfloat16 every product is exact in float32 as it is, without a wider copy.
             x, weight = x.astype(jnp.float32), weight.astype(jnp.float32)
             precision = jax.lax.Precision.HIGHEST
-        logits = jnp.matmul(x, weight.T, precision=precision, preferred_element_type=jnp.float32)
-        return jax.nn.sigmoid(logits)
+        return jnp.matmul(x, weight.T, precision=precision, preferred_element_type=jnp.float32)
 
-    def __call__(self, x: Float[Array, "T M"]) -> tuple[Int[Array, "T K"], Float[Array, "T K"]]:
-        """Expert ids, and weights: sigmoid scores without the bias, normalised, then scaled."""
+    def __call__(
+        self, x: Float[Array, "T M"], valid: Bool[Array, " T"]
+    ) -> tuple[Int[Array, "T K"], Float[Array, "T K"]]:
+        """Expert ids, -1 where not valid, and weights: sigmoid scores, normalised, then scaled."""
         c = self.config
-        scores = self.scores(x)
-        choice = scores + self.e_score_correction_bias[...]
-        if c.num_groups > 1:
-            groups = choice.reshape(-1, c.num_groups, c.num_experts // c.num_groups)
-            best_two = jnp.sum(jax.lax.top_k(groups, 2)[0], axis=-1)
-            kept = jax.lax.top_k(best_two, c.topk_groups)[1]
-            keep = jnp.any(kept[:, :, None] == jnp.arange(c.num_groups), axis=1)
-            choice = jnp.where(keep[:, :, None], groups, -jnp.inf).reshape(choice.shape)
-        ids = jax.lax.top_k(choice, c.experts_per_token)[1]
-        weights = jnp.take_along_axis(scores, ids, axis=-1)
-        if c.norm_topk_prob:
-            # Term by term: XLA makes kernels of their own of a reduction, and of what it sums.
-            total = sum(weights[:, k : k + 1] for k in range(c.experts_per_token))
-            weights = weights / (total + 1e-20)
-        return ids, weights * c.routed_scaling_factor
+        rule = Rule(
+            chosen=c.experts_per_token,
+            groups=c.num_groups,
+            kept_groups=c.topk_groups,
+            normalised=c.norm_topk_prob,
+            scale=c.routed_scaling_factor,
+        )
+        return route(self.logits(x), self.e_score_correction_bias[...], valid, rule)
 
 
 class ExpertWeights(nnx.Module):
@@ -173,8 +168,7 @@ class MoE(nnx.Module):
     ) -> tuple[Float[Array, "B N M"], Int[Array, "B N K"]]:
         """Output, and the experts each slot went to; slots that are not valid go to none (-1)."""
         tokens = x.reshape(-1, x.shape[-1])
-        ids, weights = self.gate(tokens)
-        ids = jnp.where(valid.reshape(-1, 1), ids, -1)
+        ids, weights = self.gate(tokens, valid.reshape(-1))
         y = self.experts(tokens, ids, weights).reshape(x.shape)
         if hasattr(self, "shared_experts"):
             shared = self.shared_experts

@@ -1,7 +1,8 @@
 """Routed experts on Hopper's tensor cores (`mosaic_kernel`): INT4 tiles, each hit expert read once.
 
-Two products with the activation between them. A program takes a block of token rows, a strip of output
-features and, in the first product, a part of the inputs, so that a single token still fills the chip.
+Two products; before them and between, kernels by way of Triton gather the tokens' rows and work out the
+activation. A program takes a block of token rows, a strip of output features and, in the first product, a
+part of the inputs, so that a single token still fills the chip.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from pallas_kernels import device, tuning
 from pallas_kernels.grouped_matmul import grouping
@@ -22,6 +22,9 @@ FEWEST_ROWS = 8
 
 FEW = 16
 """Assignments of tokens to experts up to which there are few blocks."""
+
+EMPTY = 2
+"""Assignments for each block that there can be, up to which every one gets a block (`gather_kernel`)."""
 
 
 @dataclass(frozen=True)
@@ -72,30 +75,41 @@ def expert_mlp(
 
 
 def blocked(
-    x: jax.Array, ids: jax.Array, weights: jax.Array, experts: ExpertTiles, multiply: Callable, sizes: Sizes
+    x: jax.Array,
+    ids: jax.Array,
+    weights: jax.Array,
+    experts: ExpertTiles,
+    multiply: Callable,
+    sizes: Sizes,
+    *,
+    interpret: bool = False,
 ) -> jax.Array:
-    """The whole operation around ``multiply`` (see `mosaic_kernel.multiply`)."""
-    T, K = ids.shape
-    count, strips, steps, _, _ = experts.gate_up.shape
+    """The whole operation around ``multiply`` (see `mosaic_kernel.multiply`); with ``interpret`` what is
+    beside it runs anywhere.
+    """
+    # Imported late: where there is no GPU, Pallas may have no Triton either.
+    from pallas_kernels.grouped_matmul.activation_kernel import activate
+    from pallas_kernels.grouped_matmul.gather_kernel import gather
+
+    (T, K), M = ids.shape, x.shape[1]
+    count, _, steps, _, _ = experts.gate_up.shape
     rows = grouping.rows_a_block(T * K, count, FEWEST_ROWS, sizes.most_rows)
     if T == 1:
-        blocks = grouping.Blocks(ids[0], jnp.zeros((1, rows), jnp.int32), rows * jnp.arange(K)[None])
-        sources = np.zeros((K,), np.int32)
+        taken, owners = jnp.broadcast_to(x, (1, rows, M)), ids[0]
+        places = rows * jnp.arange(K, dtype=jnp.int32)[None]
+    elif grouping.count(T, K, count, rows) * EMPTY >= T * K:
+        taken, owners, places = gather(x, ids, rows, interpret=interpret)
     else:
-        blocks = grouping.group(ids, count, rows)
-        sources = np.arange(blocks.experts.shape[0], dtype=np.int32)
-    taken = x[jnp.maximum(blocks.tokens, 0)]
-    sums = multiply(taken, blocks.experts, sources, experts.gate_up, splits=splits(steps, T * K, sizes))
-    gate, up = jnp.sum(sums, axis=1)
-    inner = (jax.nn.silu(gate) * up).astype(x.dtype)
-    # XLA would turn the sums instead, in float32 and in kernels of their own.
-    inner = with_layout_constraint(inner, Layout((0, 1, 2))).swapaxes(1, 2)
+        owners, tokens, places = grouping.group(ids, count, rows)
+        taken = x[jnp.maximum(tokens, 0)]
+    blocks = np.arange(owners.shape[0], dtype=np.int32)
+    sources = np.minimum(blocks, taken.shape[0] - 1)
+    sums = multiply(taken, owners, sources, experts.gate_up, splits=splits(steps, T * K, sizes))
+    inner = activate(sums, owners, x.dtype, interpret=interpret)
     strips, steps, lines = experts.down.shape[1:4]
     each = strips_each(strips, steps, T, sizes)
-    mine = np.arange(blocks.experts.shape[0], dtype=np.int32)
-    y = multiply(inner, blocks.experts, mine, experts.down, strips_each=each, transposed=True)
-    y = y.reshape(-1, strips * lines // LINES * ROWS)
-    return grouping.combined(y, blocks.places, ids, weights)
+    y = multiply(inner, owners, blocks, experts.down, strips_each=each, transposed=True)
+    return grouping.combined(y.reshape(-1, strips * lines // LINES * ROWS), places, ids, weights)
 
 
 def splits(steps: int, assigned: int, sizes: Sizes) -> int:

@@ -79,8 +79,15 @@ def merged(
     scale: float,
     splits: int,
     attend_split: Callable,
+    *,
+    interpret: bool = False,
 ) -> jax.Array:
-    """The whole attention around ``attend_split`` (see `mosaic_kernel.attend_split`)."""
+    """The whole attention around ``attend_split`` (see `mosaic_kernel.attend_split`); with ``interpret`` the
+    merging of its parts runs anywhere.
+    """
+    # Imported late: where there is no GPU, Pallas may have no Triton either.
+    from pallas_kernels.tree_attention.merge_kernel import merge
+
     B, N, H, width = q.shape
     rows, columns = -N * H % ROWS, -N % KEYS
     queries = jnp.pad(q.reshape(B, N * H, width), ((0, 0), (0, rows), (0, 0)))
@@ -95,7 +102,5 @@ def merged(
     bias = jnp.where(seen, 0.0, HIDDEN).astype(jnp.float32)
     bias = jnp.pad(bias, ((0, 0), (0, rows), (0, columns)), constant_values=HIDDEN)
     parts, lse = attend_split(queries, prefix_k[:, :, 0], block, bias, lengths, scale=scale, splits=splits)
-    shares = jnp.exp(lse - jnp.max(lse, axis=1, keepdims=True))
-    # Sums and not a product of matrices: of 1 x splits by splits x 512 a library's takes far longer.
-    out = jnp.sum(shares[..., None] * parts, axis=1) / jnp.sum(shares, axis=1)[..., None]
-    return out[:, : N * H].reshape(B, N, H, VALUES).astype(q.dtype)
+    out = merge(parts, lse, N * H, q.dtype, interpret=interpret)
+    return out.reshape(B, N, H, VALUES)

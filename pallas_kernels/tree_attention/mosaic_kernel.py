@@ -60,8 +60,8 @@ def attend_split(
       scale: multiplies the scores. splits: programs that share out a row's prefix.
 
     Returns:
-      bfloat16 [B, splits + 1, R, 512] normalised outputs, the block's last, and their log-sum-exp, float32
-      [B, splits + 1, R]; zeros and -inf for a split that nothing of the prefix falls to.
+      bfloat16 [B, splits + 1, R, 512] normalised outputs, the block's last, and their log-sum-exp, base 2,
+      float32 [B, splits + 1, R]; zeros and -inf for a split that nothing of the prefix falls to.
     """
     B, R, _ = q.shape
     block_tiles = block.shape[1] // KEYS
@@ -181,7 +181,7 @@ def attend_split(
             share = jnp.where(something, 1.0 / jnp.where(something, total, 1.0), 0.0)
             q_s[group] = (sums * lax.broadcast_in_dim(share, sums.shape, [0])).astype(jnp.bfloat16)
             in_log2 = peak + jnp.log(jnp.where(something, total, 1.0)) * to_log2
-            lse = jnp.where(something, in_log2 / to_log2, -jnp.inf)
+            lse = jnp.where(something, in_log2, -jnp.inf)
 
             @pl.when(group == 0)
             def _():

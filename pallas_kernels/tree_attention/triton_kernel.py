@@ -18,6 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.tree_attention.merge_kernel import merge
 from pallas_kernels.tree_attention.tiles import COLUMNS, Part, Tiles, channel_parts
 from pallas_kernels.triton import iota, load, product
 
@@ -153,19 +154,6 @@ def attention_kernel(
         plgpu.store(lse_ref.at[slot, head], lse, mask=real)
 
 
-def merge_kernel(part_ref, lse_ref, out_ref, *, splits: int, padded_splits: int, padded: int) -> None:
-    """One query row, ``padded`` value channels: the splits' outputs weighed by their log-sum-exps."""
-    split = iota(padded_splits)
-    held = split < splits
-    lse = jnp.where(held, load(lse_ref, split, mask=held), -jnp.inf)
-    weights = jnp.exp2(lse - jnp.max(lse))
-    channel = pl.program_id(1) * padded + iota(padded)
-    inside = channel < out_ref.shape[0]
-    parts = load(part_ref, split[:, None], channel[None], mask=held[:, None] & inside[None])
-    merged = jnp.sum(parts * weights[:, None], axis=0) / jnp.sum(weights)
-    plgpu.store(out_ref.at[channel], merged.astype(out_ref.dtype), mask=inside)
-
-
 def attend(
     q: jax.Array,
     prefix_k: jax.Array,
@@ -246,17 +234,5 @@ def attend(
             pl.BlockSpec((None, None, N, None, group), lambda m, s, p: (p // J, s, 0, p % J, 0)),
         ),
     )(*inputs)
-    padded = min(128, pl.next_power_of_2(Vw))
-    return pl.pallas_call(
-        partial(merge_kernel, splits=splits, padded_splits=pl.next_power_of_2(splits), padded=padded),
-        grid=(N * H, pl.cdiv(Vw, padded), B),
-        in_specs=[
-            pl.BlockSpec((None, splits, None, Vw), lambda r, c, b: (b, 0, r, 0)),
-            pl.BlockSpec((None, splits, None), lambda r, c, b: (b, 0, r)),
-        ],
-        out_shape=shape(B, N * H, Vw, dtype=q.dtype),
-        out_specs=pl.BlockSpec((None, None, Vw), lambda r, c, b: (b, r, 0)),
-        compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=1),
-        interpret=interpret,
-        name="tree_attention_merge",
-    )(part.reshape(B, splits, N * H, Vw), lse.reshape(B, splits, N * H)).reshape(B, N, H, Vw)
+    parts, lses = part.reshape(B, splits, N * H, Vw), lse.reshape(B, splits, N * H)
+    return merge(parts, lses, N * H, q.dtype, interpret=interpret).reshape(B, N, H, Vw)

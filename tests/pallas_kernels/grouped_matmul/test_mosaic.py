@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.grouped_matmul import api, grouping, mosaic, tiles
+from pallas_kernels.grouped_matmul.gather_kernel import gather
 from pallas_kernels.grouped_matmul.reference import unpack
 
 
@@ -62,6 +63,7 @@ def test_shapes_that_tiles_do_not_divide_are_refused(inner, hidden):
         tiles.pack(*random_experts(2, inner, hidden))
 
 
+gathered = jax.jit(partial(gather, interpret=True), static_argnums=2)
 grouped = partial(jax.jit, static_argnames=("experts", "rows"))(grouping.group)
 
 
@@ -81,6 +83,23 @@ def test_every_assignment_has_a_row_of_its_expert(sizes, seed):
     assert (np.any(blocks.tokens >= 0, axis=1) == (blocks.experts >= 0)).all()
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from([(9, 3, 7, 8), (20, 2, 3, 16), (40, 2, 4, 8)]), st.integers(0, 999))
+def test_a_block_holds_the_rows_of_its_expert(sizes, seed):
+    tokens, chosen, experts, rows = sizes
+    random = np.random.default_rng(seed)
+    ids = np.stack([random.permutation(experts)[:chosen] for _ in range(tokens)]).astype(np.int32)
+    ids[random.random(ids.shape) < random.choice([0, 0.2, 1])] = -1
+    x = random.normal(size=(tokens, 24)).astype(np.float32)
+    taken, owners, places = map(np.asarray, gathered(x, ids, rows))
+    used = places[ids >= 0]
+    assert len(set(used.tolist())) == len(used)
+    np.testing.assert_array_equal(owners[used // rows], ids[ids >= 0])
+    np.testing.assert_array_equal(taken.reshape(-1, 24)[used], x[np.nonzero(ids >= 0)[0]])
+    filled = {int(expert): -(-int((ids == expert).sum()) // rows) for expert in set(ids[ids >= 0].tolist())}
+    assert filled == {int(e): int((owners == e).sum()) for e in set(owners[owners >= 0].tolist())}
+
+
 def plain_multiply(x, experts, sources, packed, *, splits=1, strips_each=1, transposed=False):
     """What `mosaic_kernel.multiply` computes, block by block; blocks without an expert become NaN."""
     e, strips, steps, lines, width = packed.shape
@@ -98,16 +117,21 @@ def plain_multiply(x, experts, sources, packed, *, splits=1, strips_each=1, tran
     return whole.transpose(1, 4, 2, 0, 3).reshape(len(sources), x.shape[1], -1).astype(jnp.bfloat16)
 
 
-@pytest.mark.parametrize(("tokens", "inner", "hidden"), [(1, 64, 896), (9, 128, 320), (70, 64, 128)])
-def test_blocks_of_tiles_equal_the_reference(tokens, inner, hidden):
-    experts, chosen = 6, 3
+@pytest.mark.parametrize(
+    ("tokens", "experts", "inner", "hidden"),
+    [(1, 6, 64, 896), (9, 6, 128, 320), (9, 20, 192, 320), (70, 6, 64, 128)],
+)
+def test_blocks_of_tiles_equal_the_reference(tokens, experts, inner, hidden):
+    chosen = 3
     random = np.random.default_rng(5)
     x = jnp.asarray(random.normal(size=(tokens, hidden)), jnp.bfloat16)
     ids = np.stack([random.permutation(experts)[:chosen] for _ in range(tokens)]).astype(np.int32)
     ids[tokens // 2 :, 0] = -1
     shares = jnp.asarray(random.uniform(0.1, 1.0, ids.shape), jnp.float32)
     packed = tiles.pack(*random_experts(experts, inner, hidden))
-    blocked = partial(mosaic.blocked, multiply=plain_multiply, sizes=mosaic.Sizes(64, 4, 7, 14, 8))
+    blocked = partial(
+        mosaic.blocked, multiply=plain_multiply, sizes=mosaic.Sizes(64, 4, 7, 14, 8), interpret=True
+    )
     found = jax.jit(blocked)(x, jnp.asarray(ids), shares, packed)
     exact = jax.jit(partial(api.expert_mlp, rounding="bfloat16", implementation="xla"))
     wanted = exact(x.astype(jnp.float32), ids, shares, packed)
@@ -115,6 +139,7 @@ def test_blocks_of_tiles_equal_the_reference(tokens, inner, hidden):
     assert np.linalg.norm(found - wanted) < 6e-3 * np.linalg.norm(wanted)
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("tokens", "inner", "hidden"), [(1, 256, 896), (17, 256, 320), (200, 64, 128)])
 def test_on_hopper_it_is_taken_and_lowers(tokens, inner, hidden, hopper):
     packed = tiles.pack(*random_experts(4, inner, hidden))
