@@ -318,10 +318,10 @@ def products(case: cases.Case) -> Callable:
         steps, strips = experts.gate_up.shape[2], experts.down.shape[1]
         token = jnp.broadcast_to(x[:1, None], (1, rows, case.hidden))
         splits = mosaic.splits(steps, flat.size, sizes)
-        sums = multiplied(token, blocks, 0 * places, experts.gate_up, splits=splits)
+        sums = multiplied(token, blocks, 0 * places, experts.gate_up, splits=splits, result="sums")
         inner = jnp.broadcast_to(x[:1, None, : case.inner], (1, rows, case.inner))
         each = mosaic.strips_each(strips, experts.down.shape[2], case.tokens, sizes)
-        y = multiplied(inner, blocks, 0 * places, experts.down, strips_each=each, transposed=True)
+        y = multiplied(inner, blocks, 0 * places, experts.down, strips_each=each, result="rows")
         return y[0, :1, :1] + sums[0, 0, 0, :1, :1].astype(y.dtype)
 
     return function

@@ -15,7 +15,6 @@ weights accept hardly any draft: times are those of real rounds, committed token
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -122,7 +121,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def compiled(programs: list[Program]) -> dict[int, Ready | str]:
     """By the programs' ``id``: them, ready to run, or why they are not.
 
-    All are compiled before any is timed, side by side, the slowest first so that none is left over.
+    All are compiled before any is timed, the slowest first. Two at a time: XLA times kernels as it compiles,
+    and a busy host spoils that.
     """
 
     def one(program: Program) -> Ready | str:
@@ -132,7 +132,7 @@ def compiled(programs: list[Program]) -> dict[int, Ready | str]:
             return f"not compiled: {str(error).splitlines()[0]}"
 
     order = sorted(programs, key=lambda program: program.width, reverse=True)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(2) as pool:
         return {id(program): each for program, each in zip(order, pool.map(one, order), strict=True)}
 
 

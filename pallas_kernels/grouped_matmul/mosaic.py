@@ -104,11 +104,15 @@ def blocked(
         taken = x[jnp.maximum(tokens, 0)]
     blocks = np.arange(owners.shape[0], dtype=np.int32)
     sources = np.minimum(blocks, taken.shape[0] - 1)
-    sums = multiply(taken, owners, sources, experts.gate_up, splits=splits(steps, T * K, sizes))
-    inner = activate(sums, owners, x.dtype, interpret=interpret)
+    ways = splits(steps, T * K, sizes)
+    if ways == 1:
+        inner = multiply(taken, owners, sources, experts.gate_up, result="activated")
+    else:
+        sums = multiply(taken, owners, sources, experts.gate_up, splits=ways, result="sums")
+        inner = activate(sums, x.dtype, interpret=interpret)
     strips, steps, lines = experts.down.shape[1:4]
     each = strips_each(strips, steps, T, sizes)
-    y = multiply(inner, owners, blocks, experts.down, strips_each=each, transposed=True)
+    y = multiply(inner, owners, blocks, experts.down, strips_each=each, result="rows")
     return grouping.combined(y.reshape(-1, strips * lines // LINES * ROWS), places, ids, weights)
 
 
@@ -116,15 +120,15 @@ def splits(steps: int, assigned: int, sizes: Sizes) -> int:
     """Parts of the first product's inputs, of as few steps as still hide the memory's latency: the fewer
     blocks, the more programs are wanted of each.
     """
-    return ways(steps, sizes.steps_of_few if assigned <= FEW else sizes.steps_of_many)
+    return divisor(steps, sizes.steps_of_few if assigned <= FEW else sizes.steps_of_many)
 
 
 def strips_each(strips: int, steps: int, tokens: int, sizes: Sizes) -> int:
     """Strips that a program of the second product does, so that it has steps enough."""
-    return ways(strips, 1, -(-sizes.steps_of_down // steps) if tokens > 1 else 1)
+    return divisor(strips, 1, -(-sizes.steps_of_down // steps) if tokens > 1 else 1)
 
 
-def ways(size: int, least: int, most: int | None = None) -> int:
+def divisor(size: int, least: int, most: int | None = None) -> int:
     """The largest divisor of ``size`` that leaves parts of ``least`` or more and is not above ``most``."""
     return max(
         n

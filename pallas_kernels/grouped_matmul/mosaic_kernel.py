@@ -6,6 +6,8 @@ two weights at a time into bfloat16: a shift, a mask with a bit pattern set, a s
 """
 
 import functools
+import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +70,12 @@ def weights_of(tile, width: int):
     return convert(tile)
 
 
-@functools.partial(jax.jit, static_argnames=("splits", "stages", "strips_each", "transposed"))
+def activated(gate, up):
+    """silu(gate) x up."""
+    return gate / (1.0 + jnp.exp2(gate * -math.log2(math.e))) * up
+
+
+@functools.partial(jax.jit, static_argnames=("splits", "stages", "strips_each", "result"))
 def multiply(
     x: jax.Array,
     experts: jax.Array,
@@ -78,7 +85,7 @@ def multiply(
     stages: int,
     splits: int = 1,
     strips_each: int = 1,
-    transposed: bool = False,
+    result: Literal["sums", "rows", "activated"],
 ) -> jax.Array:
     """Blocks of token rows times the experts they go to.
 
@@ -89,16 +96,17 @@ def multiply(
       tiles: int32 [E, strips, steps, 9 parts, W].
       stages: steps in flight. splits: ways to cut K; a way is a program of its own.
       strips_each: strips a program does one after the other.
-      transposed: see the result.
+      result: "rows" and "activated" want a single split, "activated" two parts.
 
     Returns:
-      transposed: bfloat16 [P, rows, strips x parts x 64]. Else the sums of the splits, float32
-      [parts, splits, P, strips x 64, rows].
+      "sums": of every split, float32 [parts, splits, P, strips x 64, rows]. "rows": bfloat16 [P, rows, strips
+      x parts x 64]. "activated": silu(part 0) x part 1, bfloat16 [P, rows, strips x 64].
     """
     count = experts.shape[0]
     rows = x.shape[1]
     _, strips, all_steps, lines, width = tiles.shape
     parts = lines // LINES
+    written = 1 if result == "activated" else parts
     steps = all_steps // splits
     turns = strips_each * steps
     stages = min(stages, turns)
@@ -143,17 +151,17 @@ def multiply(
 
                 found = pl.run_scoped(sums, *(plgpu.ACC((ROWS, rows)) for _ in range(parts)))
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-                for part, sum_ in enumerate(found):
-                    if transposed:
+                for part, sum_ in enumerate([activated(*found)] if result == "activated" else found):
+                    if result != "sums":
                         half = plgpu.layout_cast(sum_.astype(jnp.bfloat16), plgpu.Layout.WGMMA_TRANSPOSED)
                         out_s.at[part].T[...] = half
                     else:
                         out_s[part] = sum_
                 plgpu.commit_smem()
                 at = group * strips_each + strip
-                for part in range(parts):
-                    if transposed:
-                        features = pl.ds((at * parts + part) * ROWS, ROWS)
+                for part in range(written):
+                    if result != "sums":
+                        features = pl.ds((at * written + part) * ROWS, ROWS)
                         plgpu.copy_smem_to_gmem(out_s.at[part], out_ref.at[block, :, features])
                     else:
                         features = pl.ds(at * ROWS, ROWS)
@@ -161,9 +169,9 @@ def multiply(
 
             plgpu.wait_smem_to_gmem(0)
 
-    if transposed:
-        out_type = jax.ShapeDtypeStruct((count, rows, strips * parts * ROWS), jnp.bfloat16)
-        out_s = plgpu.SMEM((parts, rows, ROWS), jnp.bfloat16, transforms=(plgpu.SwizzleTransform(128),))
+    if result != "sums":
+        out_type = jax.ShapeDtypeStruct((count, rows, strips * written * ROWS), jnp.bfloat16)
+        out_s = plgpu.SMEM((written, rows, ROWS), jnp.bfloat16, transforms=(plgpu.SwizzleTransform(128),))
     else:
         out_type = jax.ShapeDtypeStruct((parts, splits, count, strips * ROWS, rows), jnp.float32)
         out_s = plgpu.SMEM((parts, ROWS, rows), jnp.float32)

@@ -19,7 +19,6 @@ from jaxtyping import Array
 from jddtree import cache, decode, tree
 from jddtree.config import KimiK2Config
 from jddtree.decoder import Decoder, slots_for
-from jddtree.gpu_graphs import graph_options
 from jddtree.sampling import GREEDY, stack
 from jddtree.state import GREEDY_ONLY, RUNNING, DecodeState, Method, Request, new_state
 from pallas_kernels.dispatch import traced_kernels
@@ -434,7 +433,8 @@ def _looped(
         with traced_kernels() as ran:
             jitted = jax.jit(loop, donate_argnums=2)
             lowered = jitted.lower(weights, abstract, jax.eval_shape(begin), zero)
-        compiled = lowered.compile(graph_options(jax.default_backend(), 1))
+        # Without the rounds' options (`graph_options`): with them such a loop took longer than a whole round.
+        compiled = lowered.compile()
         held: list[Any] = []
 
         def run(weights, carry):

@@ -100,7 +100,7 @@ def test_a_block_holds_the_rows_of_its_expert(sizes, seed):
     assert filled == {int(e): int((owners == e).sum()) for e in set(owners[owners >= 0].tolist())}
 
 
-def plain_multiply(x, experts, sources, packed, *, splits=1, strips_each=1, transposed=False):
+def plain_multiply(x, experts, sources, packed, *, splits=1, strips_each=1, result):
     """What `mosaic_kernel.multiply` computes, block by block; blocks without an expert become NaN."""
     e, strips, steps, lines, width = packed.shape
     parts = lines // tiles.LINES
@@ -111,8 +111,11 @@ def plain_multiply(x, experts, sources, packed, *, splits=1, strips_each=1, tran
     rows = x[sources].astype(jnp.float32).reshape(len(sources), x.shape[1], splits, -1)
     sums = jnp.einsum("pbosk,brsk->psbor", weights[:, experts], rows)
     sums = jnp.where((experts >= 0)[:, None, None], sums, jnp.nan)
-    if not transposed:
+    if result == "sums":
         return sums
+    assert splits == 1
+    if result == "activated":
+        sums, parts = (jax.nn.silu(sums[0]) * sums[1])[None], 1
     whole = sums[:, 0].reshape(parts, len(sources), strips, tiles.ROWS, -1)
     return whole.transpose(1, 4, 2, 0, 3).reshape(len(sources), x.shape[1], -1).astype(jnp.bfloat16)
 
