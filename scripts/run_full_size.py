@@ -156,7 +156,7 @@ def timed(
             prompt = (
                 np.random.default_rng(args.seed).integers(0, made.target.config.vocab_size, context).tolist()
             )
-            task = Task(prompt, max_new=args.rounds)
+            task = Task(prompt, max_new=args.rounds + 1)  # the prompt's own pass gives one
 
             def compiled(method: Method, batch=batch, slots=slots, task=task) -> Decoder:
                 decoder = Decoder(target, drafter, method, rows=batch, slots=slots, dtype=dtype)

@@ -114,9 +114,8 @@ def _target(
             normed = layer.post_attention_layernorm(before + attended)[0]
             bias = layer.mlp.gate.e_score_correction_bias[...]
             stages[f"layer {index} router bias"] = bias[None]
-            stages[f"layer {index} router choice"] = (jax.nn.sigmoid(layer.mlp.gate.logits(normed)) + bias)[
-                None
-            ]
+            scores = jax.nn.sigmoid(layer.mlp.gate.logits(normed))
+            stages[f"layer {index} router choice"] = (scores + bias)[None]
         stages[f"layer {index}"] = before = output
     stages["norm"], stages["logits"] = passed.hidden, target.logits(passed.hidden)
     return passed, stages
