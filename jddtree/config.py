@@ -145,6 +145,9 @@ class DFlashConfig:
 
     ``windows`` holds a sliding window a layer (None: full attention). ``causal`` says whether sliding layers
     look only backwards inside the block. ``target_layers``: the target's layers, from 0, that feed it.
+    ``greedy_multiplier``, a key of this project's in ``dflash_config``: by what draft logits are multiplied
+    before a tree is built for a row that is decoded greedily. A drafter that learned how its target samples
+    is less sure than it could be of what the target likes best.
     """
 
     vocab_size: int
@@ -165,10 +168,17 @@ class DFlashConfig:
     causal: bool
     input_embedding_scale: float
     output_multiplier: float
+    greedy_multiplier: float
     final_logit_softcapping: float | None
 
 
 TargetConfig = KimiK2Config | DenseConfig
+
+MOST_LAYERS = 10_000
+"""No model has so many: a larger number is damage, and a list of them would fill the memory."""
+
+LLAMA_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+"""What early Llama configs leave out, as transformers' LlamaConfig has it; key heads are as many as heads."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -229,7 +239,7 @@ def _kimi_k2(raw: Raw) -> KimiK2Config:
     return KimiK2Config(
         vocab_size=_positive(text, "vocab_size"),
         hidden_size=_positive(text, "hidden_size"),
-        num_layers=_positive(text, "num_hidden_layers"),
+        num_layers=_layer_count(text),
         num_heads=_positive(text, "num_attention_heads"),
         q_lora_rank=_positive(text, "q_lora_rank"),
         kv_lora_rank=_positive(text, "kv_lora_rank"),
@@ -247,7 +257,7 @@ def _kimi_k2(raw: Raw) -> KimiK2Config:
         routed_scaling_factor=_number(text, "routed_scaling_factor"),
         first_dense_layers=_count(text, "first_k_dense_replace"),
         moe_layer_freq=_positive(text, "moe_layer_freq") if "moe_layer_freq" in text else 1,
-        rms_norm_eps=_number(text, "rms_norm_eps"),
+        rms_norm_eps=_above_zero(text, "rms_norm_eps"),
         # The public model code never passes the config's eps to the two low-rank norms (spec 2.1).
         lora_norm_eps=1e-6,
         rope=_rope(text),
@@ -261,6 +271,9 @@ def _dense(raw: Raw) -> DenseConfig:
     qwen3 = raw.get("model_type") == "qwen3"
     if qwen3:
         _only(raw, "mlp_bias", False)
+    else:
+        defaults = {**LLAMA_DEFAULTS, "num_key_value_heads": raw.get("num_attention_heads")}
+        raw = {**raw, **{key: value for key, value in defaults.items() if raw.get(key) is None}}
     common = _layers(raw)
     return DenseConfig(
         vocab_size=_positive(raw, "vocab_size"),
@@ -323,6 +336,7 @@ def drafter_config(raw: Raw) -> DFlashConfig:
         causal=True if causal is None else bool(causal),
         input_embedding_scale=_number(merged, "input_embedding_scale", 1.0),
         output_multiplier=_number(merged, "output_multiplier", 1.0),
+        greedy_multiplier=_above_zero(merged, "greedy_multiplier", 1.0),
         final_logit_softcapping=_number(merged, "final_logit_softcapping", 0.0) or None,
         **common,
     )
@@ -347,12 +361,12 @@ def _layers(raw: Raw) -> dict[str, Any]:
         raise InputError(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
     return {
         "hidden_size": hidden,
-        "num_layers": _positive(raw, "num_hidden_layers"),
+        "num_layers": _layer_count(raw),
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": _positive(raw, "head_dim") if raw.get("head_dim") else hidden // heads,
         "intermediate_size": _positive(raw, "intermediate_size"),
-        "rms_norm_eps": _number(raw, "rms_norm_eps"),
+        "rms_norm_eps": _above_zero(raw, "rms_norm_eps"),
         "rope": _rope(raw),
         "max_position": _positive(raw, "max_position_embeddings"),
     }
@@ -360,7 +374,7 @@ def _layers(raw: Raw) -> dict[str, Any]:
 
 def _windows(raw: Raw) -> tuple[int | None, ...]:
     """A sliding window a layer, from ``layer_types`` or, without it, from the older three keys."""
-    layers = _positive(raw, "num_hidden_layers")
+    layers = _layer_count(raw)
     window = raw.get("sliding_window") if raw.get("use_sliding_window", True) else None
     types = raw.get("layer_types")
     if types is None:
@@ -383,7 +397,7 @@ def _rope(raw: Raw) -> Rope:
         if not isinstance(part, Mapping):
             raise InputError(f"config.json: {key} must be an object, found {part!r}")
         scaling |= part
-    theta = _number(scaling, "rope_theta")
+    theta = _above_zero(scaling, "rope_theta")
     _only({**raw, **scaling}, "partial_rotary_factor", 1.0)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind in (None, "default"):
@@ -401,10 +415,10 @@ def _rope(raw: Raw) -> Rope:
         for key in ("mscale", "mscale_all_dim", "attention_factor")
     }
     yarn = Yarn(
-        factor=_number(scaling, "factor", longest / original),
+        factor=_above_zero(scaling, "factor", longest / original),
         original_max_position=original,
-        beta_fast=_number(scaling, "beta_fast", 32.0),
-        beta_slow=_number(scaling, "beta_slow", 1.0),
+        beta_fast=_above_zero(scaling, "beta_fast", 32.0),
+        beta_slow=_above_zero(scaling, "beta_slow", 1.0),
         truncate=bool(scaling.get("truncate", True)),
         **optional,
     )
@@ -413,9 +427,9 @@ def _rope(raw: Raw) -> Rope:
 
 def _llama3(scaling: Raw) -> Llama3Rope:
     found = Llama3Rope(
-        factor=_number(scaling, "factor"),
-        low_freq_factor=_number(scaling, "low_freq_factor"),
-        high_freq_factor=_number(scaling, "high_freq_factor"),
+        factor=_above_zero(scaling, "factor"),
+        low_freq_factor=_above_zero(scaling, "low_freq_factor"),
+        high_freq_factor=_above_zero(scaling, "high_freq_factor"),
         original_max_position=_positive(scaling, "original_max_position_embeddings"),
     )
     if not found.low_freq_factor < found.high_freq_factor:
@@ -430,6 +444,13 @@ def _required(raw: Raw, key: str) -> Any:
     if raw.get(key) is None:
         raise InputError(f"config.json has no {key}, which is required")
     return raw[key]
+
+
+def _layer_count(raw: Raw) -> int:
+    count = _positive(raw, "num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise InputError(f"config.json: num_hidden_layers must be at most {MOST_LAYERS}, found {count}")
+    return count
 
 
 def _positive(raw: Raw, key: str) -> int:
@@ -454,6 +475,14 @@ def _number(raw: Raw, key: str, default: float | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InputError(f"config.json: {key} must be a finite number, found {value!r}")
     return float(value)
+
+
+def _above_zero(raw: Raw, key: str, default: float | None = None) -> float:
+    """The same, above 0."""
+    value = _number(raw, key, default)
+    if value <= 0:
+        raise InputError(f"config.json: {key} must be above 0, found {value:g}")
+    return value
 
 
 def _only(raw: Raw, key: str, supported: Any) -> None:

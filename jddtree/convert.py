@@ -75,10 +75,8 @@ def convert(source: Path, destination: Path, to: str | None, force: bool, say: S
     rate = (total - earlier) / 1e6 / max(seconds, 1e-9)
     say(f"{counted(count, 'tensor')}, {total} bytes, {seconds:.1f} s, {rate:.0f} MB/s")
     if earlier:
-        say(
-            f"{earlier} bytes are of an earlier run that was stopped, as they were read back then; --check "
-            f"{destination} reads them again"
-        )
+        again = f"; --check {destination} reads them again" if to == "orbax" else ""
+        say(f"{earlier} bytes are of an earlier run that was stopped, as they were read back then{again}")
     if plan.skipped:
         say(f"skipped, not part of the text model ({len(plan.skipped)}): {', '.join(plan.skipped)}")
 

@@ -17,6 +17,7 @@ from jddtree.accept import Path, choose, follow
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Cache, Pass, Target
 from jddtree.pytree import pytree_dataclass
+from jddtree.sampling import is_greedy
 from jddtree.state import (
     CANCELLED,
     FAILED,
@@ -105,6 +106,9 @@ def build(
             budget=method.budget,
             depth_limit=jnp.minimum(limit, request.budget),
         )
+    if (multiplier := drafter.config.greedy_multiplier) != 1.0:
+        factor = jnp.where(is_greedy(request.sampling), multiplier, 1.0)
+        draft_logits = draft_logits * factor[:, None, None]
     return tree.build(
         draft_logits,
         _anchor(state),

@@ -143,6 +143,8 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.rows is not None and flags.prompts is None and flags.n == 1:
         raise InputError("--rows is for many prompts: --prompts or --n")
     alone = flags.target is not None and flags.drafter is None and not is_named(flags.target)
+    if alone and not flags.target.exists():
+        raise InputError(f"{flags.target} does not exist")
     if alone and method != "ar":
         raise InputError(f"--target needs its --drafter for --method {method} (--method ar needs none)")
     if flags.target is None and flags.drafter is not None:

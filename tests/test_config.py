@@ -155,7 +155,8 @@ def test_every_value_comes_from_the_file():
         attention_bias=False,
         mlp_bias=False,
     )
-    scaled = {"input_embedding_scale": 2.0, "output_multiplier": 0.5, "final_logit_softcapping": 30.0}
+    scaled = {"input_embedding_scale": 2.0, "output_multiplier": 0.5, "greedy_multiplier": 1.5}
+    scaled |= {"final_logit_softcapping": 30.0}
     assert drafter_config(DFLASH | {"is_causal": False, "dflash_config": NESTED | scaled}) == DFlashConfig(
         vocab_size=50,
         hidden_size=32,
@@ -175,8 +176,16 @@ def test_every_value_comes_from_the_file():
         causal=False,
         input_embedding_scale=2.0,
         output_multiplier=0.5,
+        greedy_multiplier=1.5,
         final_logit_softcapping=30.0,
     )
+
+
+def test_an_early_llama_says_less():
+    whole = LLAMA | {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "num_key_value_heads": 4}
+    short = without(whole, "rope_theta", "rms_norm_eps", "num_key_value_heads")
+    assert target_config(short) == target_config(whole)
+    assert target_config(short | {"rope_parameters": {"rope_theta": 7.0}}).rope == Rope(7.0, None)
 
 
 def test_a_llama_differs_from_qwen3_in_norms_biases_and_positions():
@@ -217,6 +226,16 @@ def test_a_missing_key_is_named(parse, raw, key):
     ("raw", "reason"),
     [
         (KIMI | {"hidden_size": 0}, "hidden_size must be a positive integer, found 0"),
+        (
+            LLAMA | {"num_hidden_layers": 10**12},
+            "num_hidden_layers must be at most 10000, found 1000000000000",
+        ),
+        (KIMI | {"num_hidden_layers": 2**31}, "num_hidden_layers must be at most 10000"),
+        (QWEN3 | {"rope_theta": -1.0}, "rope_theta must be above 0, found -1"),
+        (LLAMA | {"rope_theta": 0}, "rope_theta must be above 0, found 0"),
+        (KIMI | {"rope_scaling": YARN | {"factor": -4.0}}, "factor must be above 0, found -4"),
+        (LLAMA | {"rope_scaling": LLAMA3 | {"factor": -8.0}}, "factor must be above 0, found -8"),
+        (QWEN3 | {"rms_norm_eps": -1e-6}, "rms_norm_eps must be above 0"),
         (KIMI | {"hidden_size": True}, "hidden_size must be a positive integer, found True"),
         (KIMI | {"hidden_size": "32"}, "hidden_size must be a positive integer, found '32'"),
         (KIMI | {"rms_norm_eps": "a"}, "rms_norm_eps must be a finite number, found 'a'"),
@@ -266,6 +285,7 @@ def test_a_target_that_cannot_run_says_why(raw, reason):
         ({"dflash_config": NESTED | {"mask_token_id": 50}}, "mask_token_id 50 must be a token id, 0 to 49"),
         ({"dflash_config": {"mask_token_id": 49}}, "cannot be derived for a target of 2 layers"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"dflash_config": NESTED | {"greedy_multiplier": -1}}, "greedy_multiplier must be above 0"),
     ],
 )
 def test_a_drafter_that_cannot_run_says_why(changes, reason):

@@ -1,16 +1,20 @@
 """The round: greedy output is plain decoding's whatever is drafted, on both targets and at every width."""
 
 import json
-from functools import cache
+from functools import cache, partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jddtree import tree
+from jddtree.decode import build
 from jddtree.decoder import Prefills
 from jddtree.finish import Generation
 from jddtree.load import load_pair
-from jddtree.state import Method
+from jddtree.sampling import GREEDY, Sample, stack
+from jddtree.state import Method, Request, new_state
 from tests import tiny
 
 BLOCK = tiny.DFLASH["block_size"]
@@ -193,3 +197,24 @@ def test_methods_without_anything_to_draft_are_plain_rounds():
     assert Method.tree(8, 16) == Method("tree", 16, 7)
     assert Method.chain(8) == Method("chain", 7, 7)
     assert Method.chain(1, 16) == Method("chain", 0, 0)
+
+
+def test_a_greedy_row_of_a_drafter_that_asks_for_it_gets_a_sharper_tree():
+    changed = tiny.DFLASH["dflash_config"] | {"greedy_multiplier": 3.0}
+    drafter, method = tiny.drafter(tiny.DFLASH | {"dflash_config": changed}), Method.tree(3, 8)
+    state = new_state(tiny.target(tiny.QWEN3), drafter, method, 2, 32, jnp.dtype(jnp.float32))
+    number = partial(np.full, (2,), dtype=np.int32)
+    request = Request(
+        max_new=number(9),
+        max_position=number(30),
+        budget=number(8),
+        topk=number(50),
+        stop=np.zeros((2, 50), bool),
+        sampling=stack([GREEDY, Sample(temperature=1.0)], 50),
+    )
+    logits = jax.random.normal(jax.random.key(0), (2, 3, 50))
+    found = build(drafter, request, state, logits, method)
+    limits = {"row_budget": number(8), "topk": number(50), "depth_limit": jnp.full(2, 30)}
+    sharp, plain = (tree.build(factor * logits, state.lengths, budget=8, **limits) for factor in (3.0, 1.0))
+    np.testing.assert_array_equal(found.tokens, np.stack([sharp.tokens[0], plain.tokens[1]]))
+    assert not np.array_equal(sharp.tokens[0], plain.tokens[0])

@@ -103,6 +103,7 @@ def refused(result: tuple[int, str, list[str]]) -> str:
         (["hi", "--nope"], "--nope"),
         (["hi", "--trace"], "add --json"),
         (["hi", "--target", str(TARGET)], "--target needs its --drafter for --method tree"),
+        (["hi", "--target", "smolm2"], "smolm2 does not exist"),
         (["hi", "--drafter", str(DRAFTER)], "--drafter needs the --target"),
         (["hi", *PAIR, "--method", "ar"], "--method ar uses no --drafter"),
         (["hi", "--target", "/nowhere", "--drafter", str(DRAFTER)], "/nowhere does not exist"),

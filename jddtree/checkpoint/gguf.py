@@ -6,6 +6,7 @@ The ``gguf`` package parses and dequantises; it is an optional dependency.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,6 +119,7 @@ def read_gguf(path: Path) -> GgufFile:
         raise InputError(
             f"{path} has architecture {header.architecture!r}; supported: {', '.join(ARCHITECTURES)}"
         )
+    _check_places(path, reader)
     tensors: dict[str, Tensor] = {}
     scaling = None
     for stored in reader.tensors:
@@ -137,6 +139,18 @@ def read_gguf(path: Path) -> GgufFile:
         scaling=scaling,
     )
     return GgufFile(tensors, config, files)
+
+
+def _check_places(path: Path, reader: Any) -> None:
+    """Tensors lie one behind the other, each padded: else a type or a size in the header is wrong."""
+    stored = sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset))
+    for tensor, following in pairwise(stored):
+        end = int(tensor.data_offset) + int(tensor.n_bytes)
+        if end + -end % reader.alignment != int(following.data_offset):
+            raise InputError(
+                f"{path} is damaged: tensor {tensor.name} does not end where {following.name} begins; "
+                "download it again"
+            )
 
 
 def _package(path: Path) -> ModuleType:

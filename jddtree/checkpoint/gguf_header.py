@@ -43,6 +43,9 @@ _READ = {
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
 }
+FREQUENCY_BASE = 10000.0
+"""Where the header does not say, as llama.cpp has it."""
+
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # of tokenizer.ggml.token_type; 1 is an ordinary token
@@ -97,10 +100,10 @@ class Header:
             raise InputError(f"{self.file}: the header's {key} must be one positive number, found {value!r}")
         return value
 
-    def number(self, part: str) -> float:
+    def number(self, part: str, default: float | None = None) -> float:
         """A float32 of the architecture's own keys, as the shortest decimal that gives it."""
         key = f"{self.architecture}.{part}"
-        value = self.need(key)
+        value = default if key not in self.values and default is not None else self.need(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{self.file}: the header's {key} must be a number, found {value!r}")
         return float(str(np.float32(value)))
@@ -120,7 +123,7 @@ def llama3_scaling(header: Header, factors: np.ndarray) -> dict[str, Any]:
     InputError where they differ.
     """
     scaling = Llama3Rope(float(np.max(factors)), 1.0, 4.0, 8192)
-    theta, dim = header.number("rope.freq_base"), 2 * factors.size
+    theta, dim = header.number("rope.freq_base", FREQUENCY_BASE), 2 * factors.size
     wanted = inverse_frequencies(Rope(theta, None), dim) / inverse_frequencies(Rope(theta, scaling), dim)
     if not np.allclose(factors, wanted, rtol=1e-4):
         raise InputError(f"{header.file}: the rotary factors in rope_freqs.weight are not those of Llama 3")
@@ -184,7 +187,17 @@ def _config(
                 f"{header.file}: the header's {prefix}{part} must be the head's {head_dim} channels"
             )
     kind = header.values.get(prefix + "rope.scaling.type", "none")
-    if kind != "none":
+    if kind not in ("none", "yarn"):
+        raise InputError(
+            f"{header.file}: the header's {prefix}rope.scaling.type {kind!r} is not supported; supported: "
+            "none, yarn"
+        )
+    biased = {
+        part for part in ("q", "k", "v", "o") if any(name.endswith(f"{part}_proj.bias") for name in names)
+    }
+    if biased and biased != {"q", "k", "v", "o"}:
+        raise InputError(f"{header.file} has biases for only some of attn_q, attn_k, attn_v and attn_output")
+    if kind == "yarn":
         scaling = {
             "rope_type": kind,
             "factor": header.number("rope.scaling.factor"),
@@ -202,11 +215,11 @@ def _config(
         "intermediate_size": header.count("feed_forward_length"),
         "hidden_act": "silu",
         "rms_norm_eps": header.number("attention.layer_norm_rms_epsilon"),
-        "rope_theta": header.number("rope.freq_base"),
+        "rope_theta": header.number("rope.freq_base", FREQUENCY_BASE),
         "rope_scaling": scaling,
         "max_position_embeddings": header.count("context_length"),
         "tie_word_embeddings": "lm_head.weight" not in names,
-        "attention_bias": any(name.endswith("q_proj.bias") for name in names),
+        "attention_bias": bool(biased),
         "mlp_bias": any(name.endswith("gate_proj.bias") for name in names),
     }
 

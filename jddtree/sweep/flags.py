@@ -172,7 +172,10 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.bandwidth is not None and not flags.bandwidth > 0:
         raise InputError(f"--bandwidth must be above 0, not {flags.bandwidth}")
     drafting = [method for method in flags.methods if not method.startswith("ar")]
-    if flags.target is not None and flags.drafter is None and drafting and not is_named(flags.target):
+    alone = flags.target is not None and flags.drafter is None and not is_named(flags.target)
+    if alone and not flags.target.exists():
+        raise InputError(f"{flags.target} does not exist")
+    if alone and drafting:
         raise InputError(f"--target needs its --drafter for method {drafting[0]} (ar needs none)")
     if flags.target is None and flags.drafter is not None:
         raise InputError("--drafter needs the --target that it was trained for")

@@ -265,8 +265,10 @@ def test_a_word_that_is_a_token_needs_no_merges_in_llama3s_tokenizer(tmp_path):
                 "llama.rope.scaling.factor": 2.0,
                 "llama.rope.scaling.original_context_length": 100,
             },
-            "rope type 'linear' is not supported",
+            "rope.scaling.type 'linear' is not supported; supported: none, yarn",
         ),
+        ({"llama.rope.scaling.type": "linear"}, "rope.scaling.type 'linear' is not supported"),
+        ({"llama.block_count": 2**31}, "num_hidden_layers must be at most 10000"),
         ({"tokenizer.ggml.model": "llama"}, "a tokenizer of kind 'llama'; only byte-level BPE"),
         ({"tokenizer.ggml.pre": "other"}, "tokenizer.ggml.pre 'other' is not supported"),
         ({"tokenizer.ggml.merges": None}, "the header has no tokenizer.ggml.merges"),
@@ -286,12 +288,19 @@ def test_a_header_that_cannot_be_used_says_why(tmp_path, capsys, changes, reason
         ("blk.0.ffn_gate_inp.weight", "tensor blk.0.ffn_gate_inp.weight has no place"),
         ("rope_freqs.weight", "the rotary factors in rope_freqs.weight are not those of Llama 3"),
         ("blk.7.attn_norm.weight", "has no place in the model of config.json"),
+        ("blk.0.attn_q.bias", "has biases for only some of attn_q, attn_k, attn_v and attn_output"),
     ],
 )
 def test_a_tensor_without_a_place_is_named(tmp_path, capsys, name, reason):
     extra = {name: np.arange(1, 9, dtype=np.float32)}
     write_gguf(tmp_path / "model.gguf", LLAMA, original(LLAMA), extra=extra)
     assert reason in refused(tmp_path, capsys)
+
+
+def test_the_base_of_rotary_frequencies_may_be_left_out(tmp_path):
+    write_gguf(tmp_path / "model.gguf", LLAMA, original(LLAMA), changes={"llama.rope.freq_base": None})
+    assert main([str(tmp_path / "model.gguf"), str(tmp_path / "folder")]) == 0
+    assert json.loads((tmp_path / "folder" / "config.json").read_text())["rope_theta"] == 10000.0
 
 
 def test_damaged_files_and_a_missing_package(tmp_path, capsys, monkeypatch):
@@ -301,6 +310,11 @@ def test_damaged_files_and_a_missing_package(tmp_path, capsys, monkeypatch):
     for length in (6, 30, 2000, 6000, len(content) - 5000):
         file.write_bytes(content[:length])
         assert "is truncated or damaged" in refused(tmp_path, capsys)
+    # Name, two dimensions, kind: as if written in fewer bits.
+    place = content.index(b"blk.0.ffn_up.weight") + len(b"blk.0.ffn_up.weight") + 4 + 2 * 8
+    assert content[place] == Kind.Q8_0
+    file.write_bytes(content[:place] + bytes([Kind.Q4_0]) + content[place + 1 :])
+    assert "tensor blk.0.ffn_up.weight does not end where" in refused(tmp_path, capsys)
     file.write_bytes(content.replace(b"gpt2", b"gpt\xff", 1))
     assert "is truncated or damaged" in refused(tmp_path, capsys)
     assert main(["--check", str(file)]) == 2

@@ -146,6 +146,7 @@ def test_a_report_needs_no_models_and_says_what_is_inexact(measured, call, tmp_p
         (["--temperatures", "-1"], "temperature"),
         (["--bandwidth", "0"], "--bandwidth must be above 0"),
         (PAIR[:2], "--target needs its --drafter for method chain"),
+        (["--target", "smolm2"], "smolm2 does not exist"),
         (PAIR[2:], "--drafter needs the --target"),
         ([*PAIR, "--methods", "ar"], "the methods use no --drafter"),
         (["--from", "a"], "--from needs --report"),
