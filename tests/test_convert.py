@@ -286,8 +286,12 @@ def test_an_interrupt_is_one_line_and_the_same_command_goes_on(
         assert main([source, str(tmp_path / "orbax")]) == 0
         source = str(tmp_path / "orbax")
 
+    added, add = [], Journal.add
+
     def interrupt(*arguments):
-        raise KeyboardInterrupt
+        added.append(add(*arguments))
+        if len(added) == 3:
+            raise KeyboardInterrupt
 
     capsys.readouterr()
     with monkeypatch.context() as patch:
@@ -296,3 +300,6 @@ def test_an_interrupt_is_one_line_and_the_same_command_goes_on(
     assert capsys.readouterr() == ("", "interrupted; the same command goes on\n")
     assert not place.exists()
     assert main([source, str(place)]) == 0
+    told = capsys.readouterr().out
+    # The published form keeps no hashes to check with.
+    assert "bytes are of an earlier run" in told and ("--check" in told) == (to == "orbax")
