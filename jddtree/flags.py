@@ -8,7 +8,7 @@ from jddtree.accept import RULES
 from jddtree.command import Parser, path
 from jddtree.engine import DEFAULT_BUDGET, DEFAULT_NEW, METHODS
 from jddtree.errors import InputError
-from jddtree.load import is_named
+from jddtree.load import lacks_drafter
 from jddtree.prompts import Wishes, as_ids, read_json_list
 
 DEFAULT_ROWS = 8
@@ -142,10 +142,7 @@ def _check(flags: argparse.Namespace) -> None:
         )
     if flags.rows is not None and flags.prompts is None and flags.n == 1:
         raise InputError("--rows is for many prompts: --prompts or --n")
-    alone = flags.target is not None and flags.drafter is None and not is_named(flags.target)
-    if alone and not flags.target.exists():
-        raise InputError(f"{flags.target} does not exist")
-    if alone and method != "ar":
+    if lacks_drafter(flags.target, flags.drafter) and method != "ar":
         raise InputError(f"--target needs its --drafter for --method {method} (--method ar needs none)")
     if flags.target is None and flags.drafter is not None:
         raise InputError("--drafter needs the --target that it was trained for")

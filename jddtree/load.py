@@ -67,6 +67,17 @@ def is_named(target: Path) -> bool:
     return target == SMOLLM2 and not target.exists()
 
 
+def lacks_drafter(target: Path | None, drafter: Path | None) -> bool:
+    """Whether a target is given that knows no drafter, and none is given. Raises InputError where there is no
+    such target.
+    """
+    if target is None or drafter is not None or is_named(target):
+        return False
+    if not target.exists():
+        raise InputError(f"{target} does not exist")
+    return True
+
+
 def pair_places(target: Path | None, drafter: Path | None) -> tuple[Path, Path | None]:
     """Where a target and its drafter lie: the bundled pair without a ``target``, a named target's own, else
     what is given. A named target may have no drafter here: None. Raises InputError where files are missing.

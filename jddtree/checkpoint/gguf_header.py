@@ -43,9 +43,6 @@ _READ = {
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
 }
-FREQUENCY_BASE = 10000.0
-"""Where the header does not say, as llama.cpp has it."""
-
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # of tokenizer.ggml.token_type; 1 is an ordinary token
@@ -77,11 +74,17 @@ class Header:
         """Heads of keys and values; as many as queries have where nothing is said."""
         return self.count("attention.head_count_kv", self.heads)
 
-    def need(self, key: str) -> Any:
-        """Any value."""
-        if self.values.get(key) is None:
+    @property
+    def rope_theta(self) -> float:
+        """Base of the rotary frequencies; llama.cpp's own where nothing is said."""
+        return self.number("rope.freq_base", 10000.0)
+
+    def need(self, key: str, default: Any = None) -> Any:
+        """Any value; ``default``, if there is one, stands for a missing key."""
+        value = self.values.get(key, default)
+        if value is None:
             raise InputError(f"{self.file}: the header has no {key}")
-        return self.values[key]
+        return value
 
     def text(self, key: str) -> str:
         """A string."""
@@ -93,7 +96,7 @@ class Header:
     def count(self, part: str, default: int | None = None) -> int:
         """A positive number of the architecture's own keys; the same for every layer."""
         key = f"{self.architecture}.{part}"
-        value = default if key not in self.values and default is not None else self.need(key)
+        value = self.need(key, default)
         if isinstance(value, list) and len(set(value)) == 1:
             value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -103,7 +106,7 @@ class Header:
     def number(self, part: str, default: float | None = None) -> float:
         """A float32 of the architecture's own keys, as the shortest decimal that gives it."""
         key = f"{self.architecture}.{part}"
-        value = default if key not in self.values and default is not None else self.need(key)
+        value = self.need(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{self.file}: the header's {key} must be a number, found {value!r}")
         return float(str(np.float32(value)))
@@ -123,7 +126,7 @@ def llama3_scaling(header: Header, factors: np.ndarray) -> dict[str, Any]:
     InputError where they differ.
     """
     scaling = Llama3Rope(float(np.max(factors)), 1.0, 4.0, 8192)
-    theta, dim = header.number("rope.freq_base", FREQUENCY_BASE), 2 * factors.size
+    theta, dim = header.rope_theta, 2 * factors.size
     wanted = inverse_frequencies(Rope(theta, None), dim) / inverse_frequencies(Rope(theta, scaling), dim)
     if not np.allclose(factors, wanted, rtol=1e-4):
         raise InputError(f"{header.file}: the rotary factors in rope_freqs.weight are not those of Llama 3")
@@ -215,7 +218,7 @@ def _config(
         "intermediate_size": header.count("feed_forward_length"),
         "hidden_act": "silu",
         "rms_norm_eps": header.number("attention.layer_norm_rms_epsilon"),
-        "rope_theta": header.number("rope.freq_base", FREQUENCY_BASE),
+        "rope_theta": header.rope_theta,
         "rope_scaling": scaling,
         "max_position_embeddings": header.count("context_length"),
         "tie_word_embeddings": "lm_head.weight" not in names,

@@ -9,7 +9,7 @@ from typing import Any
 from jddtree import devices
 from jddtree.command import Parser, path
 from jddtree.errors import InputError
-from jddtree.load import is_named
+from jddtree.load import lacks_drafter
 from jddtree.prompts import Wishes
 from jddtree.sampling import Sample
 from jddtree.sharding import Layout
@@ -172,10 +172,7 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.bandwidth is not None and not flags.bandwidth > 0:
         raise InputError(f"--bandwidth must be above 0, not {flags.bandwidth}")
     drafting = [method for method in flags.methods if not method.startswith("ar")]
-    alone = flags.target is not None and flags.drafter is None and not is_named(flags.target)
-    if alone and not flags.target.exists():
-        raise InputError(f"{flags.target} does not exist")
-    if alone and drafting:
+    if lacks_drafter(flags.target, flags.drafter) and drafting:
         raise InputError(f"--target needs its --drafter for method {drafting[0]} (ar needs none)")
     if flags.target is None and flags.drafter is not None:
         raise InputError("--drafter needs the --target that it was trained for")
