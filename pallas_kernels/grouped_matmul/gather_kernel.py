@@ -15,9 +15,9 @@ from jax.experimental.pallas import triton as plgpu
 from pallas_kernels.triton import iota, load
 
 
-def gather_kernel(ids_ref, x_ref, expert_ref, place_ref, taken_ref, *, chosen: int) -> None:
-    """One assignment. References: the experts of all assignments [A]; tokens [T, M]; its own block's expert,
-    its own place, and its block's rows [R, M].
+def gather_kernel(ids_ref, x_ref, expert_ref, count_ref, place_ref, taken_ref, *, chosen: int) -> None:
+    """One assignment. References: the experts of all assignments [A]; tokens [T, M]; its own block's expert
+    and how many rows it has, its own place, and its block's rows [R, M].
     """
     assigned, (rows, width) = ids_ref.shape[0], taken_ref.shape
     own, index = pl.program_id(0), iota(pl.next_power_of_2(assigned))
@@ -34,7 +34,8 @@ def gather_kernel(ids_ref, x_ref, expert_ref, place_ref, taken_ref, *, chosen: i
         return jnp.sum(jnp.where(ranks == rank, index, 0))
 
     begins = (rank == before + 1) & (expert >= 0)
-    expert_ref[...] = jnp.where(begins, expert, -1)
+    filled = jnp.where(begins, jnp.minimum(count - before, rows), 0)
+    expert_ref[...], count_ref[...] = expert, filled
     place_ref[...] = of_rank(before + 1) * rows + rank - before - 1
 
     @pl.when(begins)
@@ -47,12 +48,12 @@ def gather_kernel(ids_ref, x_ref, expert_ref, place_ref, taken_ref, *, chosen: i
             values = load(x_ref, jnp.broadcast_to(token, channel.shape), channel, mask=inside)
             plgpu.store(taken_ref.at[jnp.broadcast_to(row, channel.shape), channel], values, mask=inside)
 
-        lax.fori_loop(0, jnp.minimum(count - before, rows), copy, None)
+        lax.fori_loop(0, filled, copy, None)
 
 
 def gather(
     x: jax.Array, ids: jax.Array, rows: int, *, interpret: bool = False
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Blocks of at most ``rows`` token rows of one expert; with ``interpret`` anywhere.
 
     Args:
@@ -60,8 +61,8 @@ def gather(
       ids: [T, K] int32, the different experts of each token; -1 for none.
 
     Returns:
-      The blocks' rows [T x K, rows, M], anything where there is no token. The blocks' experts [T x K] int32,
-      -1 for a block without rows. The row block * rows + r that a token's k-th choice became, [T, K] int32.
+      The blocks' rows [T x K, rows, M], anything where there is no token. The blocks' experts and how many
+      rows are tokens, [T x K] int32. The row block * rows + r that a token's k-th choice became, [T, K] int32.
     """
     (T, M), K = x.shape, ids.shape[1]
 
@@ -69,18 +70,17 @@ def gather(
         return jax.ShapeDtypeStruct(sizes, dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
 
     one = pl.BlockSpec((None,), lambda a: (a,))
-    experts, places, taken = pl.pallas_call(
+    experts, counts, places, taken = pl.pallas_call(
         partial(gather_kernel, chosen=K),
         grid=(T * K,),
         in_specs=[pl.BlockSpec((T * K,), lambda a: (0,)), pl.BlockSpec((T, M), lambda a: (0, 0))],
-        out_specs=(one, one, pl.BlockSpec((None, rows, M), lambda a: (a, 0, 0))),
+        out_specs=(one, one, one, pl.BlockSpec((None, rows, M), lambda a: (a, 0, 0))),
         out_shape=(
-            shape(T * K, dtype=jnp.int32),
-            shape(T * K, dtype=jnp.int32),
+            *[shape(T * K, dtype=jnp.int32)] * 3,
             shape(T * K, rows, M, dtype=x.dtype),
         ),
         compiler_params=plgpu.CompilerParams(num_warps=8, num_stages=1),
         interpret=interpret,
         name="gather_tokens",
     )(ids.reshape(-1), x)
-    return taken, experts, places.reshape(T, K)
+    return taken, experts, counts, places.reshape(T, K)

@@ -95,24 +95,24 @@ def blocked(
     count, _, steps, _, _ = experts.gate_up.shape
     rows = grouping.rows_a_block(T * K, count, FEWEST_ROWS, sizes.most_rows)
     if T == 1:
-        taken, owners = jnp.broadcast_to(x, (1, rows, M)), ids[0]
+        taken, owners, counts = jnp.broadcast_to(x, (1, rows, M)), ids[0], (ids[0] >= 0).astype(jnp.int32)
         places = rows * jnp.arange(K, dtype=jnp.int32)[None]
     elif grouping.count(T, K, count, rows) * EMPTY >= T * K:
-        taken, owners, places = gather(x, ids, rows, interpret=interpret)
+        taken, owners, counts, places = gather(x, ids, rows, interpret=interpret)
     else:
         owners, tokens, places = grouping.group(ids, count, rows)
-        taken = x[jnp.maximum(tokens, 0)]
+        taken, counts = x[jnp.maximum(tokens, 0)], jnp.sum(tokens >= 0, axis=1, dtype=jnp.int32)
     blocks = np.arange(owners.shape[0], dtype=np.int32)
     sources = np.minimum(blocks, taken.shape[0] - 1)
     ways = splits(steps, T * K, sizes)
     if ways == 1:
-        inner = multiply(taken, owners, sources, experts.gate_up, result="activated")
+        inner = multiply(taken, owners, counts, sources, experts.gate_up, result="activated")
     else:
-        sums = multiply(taken, owners, sources, experts.gate_up, splits=ways, result="sums")
-        inner = activate(sums, x.dtype, interpret=interpret)
+        sums = multiply(taken, owners, counts, sources, experts.gate_up, splits=ways, result="sums")
+        inner = activate(sums, counts, x.dtype, interpret=interpret)
     strips, steps, lines = experts.down.shape[1:4]
     each = strips_each(strips, steps, T, sizes)
-    y = multiply(inner, owners, blocks, experts.down, strips_each=each, result="rows")
+    y = multiply(inner, owners, counts, blocks, experts.down, strips_each=each, result="rows")
     return grouping.combined(y.reshape(-1, strips * lines // LINES * ROWS), places, ids, weights)
 
 

@@ -3,6 +3,7 @@
 Output features are the rows of the product and tokens its columns, of which there may be as few as 8. Tiles
 stream through shared memory, several in flight. A thread reads the words that are its own (`tiles`) and turns
 two weights at a time into bfloat16: a shift, a mask with a bit pattern set, a subtraction, a multiplication.
+Most blocks hold one token, so only columns that are tokens are written.
 """
 
 import functools
@@ -17,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import arith, vector
+from jax.extend.mlir.dialects import arith, memref, vector
 
 from pallas_kernels.grouped_matmul.tiles import GROUP, LINES, ROWS
 
@@ -70,6 +71,38 @@ def weights_of(tile, width: int):
     return convert(tile)
 
 
+def put(ref, sums, count) -> None:
+    """Write the first ``count`` columns of ``sums`` [64, columns] as the rows of ``ref`` [columns, 64] in
+    global memory.
+    """
+
+    @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.Layout.WGMMA, plgpu.Layout.WGMMA))
+    def store(_, ref, sums, count):
+        i32, index = ir.IntegerType.get_signless(32), ir.IndexType.get()
+
+        def constant(value: int):
+            return arith.constant(i32, ir.IntegerAttr.get(i32, value))
+
+        def at(value):
+            return arith.index_cast(index, value)
+
+        thread = arith.remui(mgpu.thread_idx(), constant(128))
+        warp, lane = arith.shrui(thread, constant(5)), arith.andi(thread, constant(31))
+        row = arith.addi(arith.muli(warp, constant(16)), arith.shrui(lane, constant(2)))
+        pair = arith.muli(arith.andi(lane, constant(3)), constant(2))
+        for tile in range(sums.shape[1] // 8):
+            for e in range(2):
+                column = arith.addi(pair, constant(8 * tile + e))
+                with mgpu.utils.when(arith.cmpi(arith.CmpIPredicate.slt, column, count.registers.item())):
+                    for h in range(2):
+                        both = sums.registers[0, tile, 0, 0, h, 0, 0, 0, 0]
+                        value = vector.extract(both, dynamic_position=[], static_position=[e])
+                        place = [at(column), at(arith.addi(row, constant(8 * h)))]
+                        memref.store(value, ref, place)
+
+    store(ref, sums, count)
+
+
 def activated(gate, up):
     """silu(gate) x up."""
     return gate / (1.0 + jnp.exp2(gate * -math.log2(math.e))) * up
@@ -79,6 +112,7 @@ def activated(gate, up):
 def multiply(
     x: jax.Array,
     experts: jax.Array,
+    counts: jax.Array,
     sources: jax.Array,
     tiles: jax.Array,
     *,
@@ -91,7 +125,8 @@ def multiply(
 
     Args:
       x: bfloat16 [X, rows, K]; rows a multiple of 8.
-      experts: [P] int32, a block's expert; -1 for a block to leave out, whose output is undefined.
+      experts: [P] int32, a block's expert.
+      counts: [P] int32, how many of a block's rows are tokens. Only for these the output is defined.
       sources: [P] int32, which rows of x a block takes.
       tiles: int32 [E, strips, steps, 9 parts, W].
       stages: steps in flight. splits: ways to cut K; a way is a program of its own.
@@ -99,10 +134,10 @@ def multiply(
       result: "rows" and "activated" want a single split, "activated" two parts.
 
     Returns:
-      "sums": of every split, float32 [parts, splits, P, strips x 64, rows]. "rows": bfloat16 [P, rows, strips
+      "sums": of every split, float32 [parts, splits, P, rows, strips x 64]. "rows": bfloat16 [P, rows, strips
       x parts x 64]. "activated": silu(part 0) x part 1, bfloat16 [P, rows, strips x 64].
     """
-    count = experts.shape[0]
+    blocks = experts.shape[0]
     rows = x.shape[1]
     _, strips, all_steps, lines, width = tiles.shape
     parts = lines // LINES
@@ -111,14 +146,13 @@ def multiply(
     turns = strips_each * steps
     stages = min(stages, turns)
 
-    def kernel(x_ref, expert_ref, source_ref, tile_ref, out_ref, tile_s, x_s, out_s, barrier):
+    def kernel(x_ref, expert_ref, count_ref, source_ref, tile_ref, out_ref, tile_s, x_s, barrier):
         block, group, split = (lax.axis_index(name) for name in ("block", "group", "split"))
-        expert = expert_ref[block]
+        # Read at once, since each takes as long as all.
+        expert, count, source = (ref[block] for ref in (expert_ref, count_ref, source_ref))
 
-        @pl.when(expert >= 0)
+        @pl.when(count > 0)
         def _():
-            source = source_ref[block]
-
             def fetch(turn, slot):
                 strip = group * strips_each + lax.div(turn, steps)
                 step = split * steps + lax.rem(turn, steps)
@@ -150,31 +184,18 @@ def multiply(
                     return tuple(accumulator[...] for accumulator in accumulators)
 
                 found = pl.run_scoped(sums, *(plgpu.ACC((ROWS, rows)) for _ in range(parts)))
-                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-                for part, sum_ in enumerate([activated(*found)] if result == "activated" else found):
-                    if result != "sums":
-                        half = plgpu.layout_cast(sum_.astype(jnp.bfloat16), plgpu.Layout.WGMMA_TRANSPOSED)
-                        out_s.at[part].T[...] = half
-                    else:
-                        out_s[part] = sum_
-                plgpu.commit_smem()
                 at = group * strips_each + strip
-                for part in range(written):
-                    if result != "sums":
-                        features = pl.ds((at * written + part) * ROWS, ROWS)
-                        plgpu.copy_smem_to_gmem(out_s.at[part], out_ref.at[block, :, features])
+                for part, sum_ in enumerate([activated(*found)] if result == "activated" else found):
+                    if result == "sums":
+                        put(out_ref.at[part, split, block, :, pl.ds(at * ROWS, ROWS)], sum_, count)
                     else:
-                        features = pl.ds(at * ROWS, ROWS)
-                        plgpu.copy_smem_to_gmem(out_s.at[part], out_ref.at[part, split, block, features])
+                        features = pl.ds((at * written + part) * ROWS, ROWS)
+                        put(out_ref.at[block, :, features], sum_.astype(jnp.bfloat16), count)
 
-            plgpu.wait_smem_to_gmem(0)
-
-    if result != "sums":
-        out_type = jax.ShapeDtypeStruct((count, rows, strips * written * ROWS), jnp.bfloat16)
-        out_s = plgpu.SMEM((written, rows, ROWS), jnp.bfloat16, transforms=(plgpu.SwizzleTransform(128),))
+    if result == "sums":
+        out_type = jax.ShapeDtypeStruct((parts, splits, blocks, rows, strips * ROWS), jnp.float32)
     else:
-        out_type = jax.ShapeDtypeStruct((parts, splits, count, strips * ROWS, rows), jnp.float32)
-        out_s = plgpu.SMEM((parts, ROWS, rows), jnp.float32)
+        out_type = jax.ShapeDtypeStruct((blocks, rows, strips * written * ROWS), jnp.bfloat16)
     x_layout = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
     return plgpu.kernel(
         kernel,
@@ -182,11 +203,10 @@ def multiply(
         scratch_types=[
             plgpu.SMEM((stages, lines, width), jnp.int32),
             plgpu.SMEM((stages, rows, width), jnp.bfloat16, transforms=x_layout),
-            out_s,
             plgpu.Barrier(num_arrivals=2, num_barriers=stages),
         ],
-        grid=(count, strips // strips_each, splits),
+        grid=(blocks, strips // strips_each, splits),
         grid_names=("block", "group", "split"),
         kernel_name="int4_experts",
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
-    )(x, experts, sources, tiles)
+    )(x, experts, counts, sources, tiles)

@@ -91,17 +91,19 @@ def test_a_block_holds_the_rows_of_its_expert(sizes, seed):
     ids = np.stack([random.permutation(experts)[:chosen] for _ in range(tokens)]).astype(np.int32)
     ids[random.random(ids.shape) < random.choice([0, 0.2, 1])] = -1
     x = random.normal(size=(tokens, 24)).astype(np.float32)
-    taken, owners, places = map(np.asarray, gathered(x, ids, rows))
+    taken, owners, counts, places = map(np.asarray, gathered(x, ids, rows))
     used = places[ids >= 0]
     assert len(set(used.tolist())) == len(used)
     np.testing.assert_array_equal(owners[used // rows], ids[ids >= 0])
     np.testing.assert_array_equal(taken.reshape(-1, 24)[used], x[np.nonzero(ids >= 0)[0]])
+    np.testing.assert_array_equal(counts, np.bincount(used // rows, minlength=len(counts)))
     filled = {int(expert): -(-int((ids == expert).sum()) // rows) for expert in set(ids[ids >= 0].tolist())}
-    assert filled == {int(e): int((owners == e).sum()) for e in set(owners[owners >= 0].tolist())}
+    begun = owners[counts > 0].tolist()
+    assert filled == {expert: begun.count(expert) for expert in begun}
 
 
-def plain_multiply(x, experts, sources, packed, *, splits=1, strips_each=1, result):
-    """What `mosaic_kernel.multiply` computes, block by block; blocks without an expert become NaN."""
+def plain_multiply(x, experts, counts, sources, packed, *, splits=1, strips_each=1, result):
+    """What `mosaic_kernel.multiply` computes, block by block; rows that are no tokens become NaN."""
     e, strips, steps, lines, width = packed.shape
     parts = lines // tiles.LINES
     assert steps % splits == 0 and strips % strips_each == 0
@@ -109,15 +111,16 @@ def plain_multiply(x, experts, sources, packed, *, splits=1, strips_each=1, resu
     weights = [unpack(tiles.unpack(apart[:, :, :, part]), "bfloat16") for part in range(parts)]
     weights = jnp.stack(weights).astype(jnp.float32).reshape(parts, e, -1, splits, steps // splits * width)
     rows = x[sources].astype(jnp.float32).reshape(len(sources), x.shape[1], splits, -1)
-    sums = jnp.einsum("pbosk,brsk->psbor", weights[:, experts], rows)
-    sums = jnp.where((experts >= 0)[:, None, None], sums, jnp.nan)
+    sums = jnp.einsum("pbosk,brsk->psbro", weights[:, experts], rows)
+    is_token = jnp.arange(x.shape[1]) < counts[:, None]
+    sums = jnp.where(is_token[..., None], sums, jnp.nan)
     if result == "sums":
         return sums
     assert splits == 1
     if result == "activated":
         sums, parts = (jax.nn.silu(sums[0]) * sums[1])[None], 1
-    whole = sums[:, 0].reshape(parts, len(sources), strips, tiles.ROWS, -1)
-    return whole.transpose(1, 4, 2, 0, 3).reshape(len(sources), x.shape[1], -1).astype(jnp.bfloat16)
+    whole = sums[:, 0].reshape(parts, len(sources), x.shape[1], strips, tiles.ROWS)
+    return whole.transpose(1, 2, 3, 0, 4).reshape(len(sources), x.shape[1], -1).astype(jnp.bfloat16)
 
 
 @pytest.mark.parametrize(
