@@ -296,7 +296,12 @@ def test_prefills_of_two_sizes_serve_every_prompt():
 
 
 def test_the_decoder_says_which_kernels_it_holds():
-    assert random_decoder().kernels == {"tree_attention": "xla", "top_k": "xla"}
+    assert random_decoder().kernels == {
+        "commit": "xla",
+        "rotary": "xla",
+        "tree_attention": "xla",
+        "top_k": "xla",
+    }
 
 
 def test_an_exchanged_drafter_is_the_one_that_drafts():

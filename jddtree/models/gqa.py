@@ -7,7 +7,8 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from jddtree import sharding
 from jddtree.config import DenseConfig, DFlashConfig
-from jddtree.models.layers import Linears, RMSNorm, rotate_halves
+from jddtree.models.layers import Linear, Linears, PackedLinear, RMSNorm
+from pallas_kernels.rotary.api import rotate
 from pallas_kernels.tree_attention.api import tree_attention
 
 KeyValue = tuple[Float[Array, "B _ J Hd"], Float[Array, "B _ J Hd"]]
@@ -40,12 +41,9 @@ class GroupedQueryAttention(nnx.Module):
 
     def keys_values(self, x: Float[Array, "B N M"], rope: tuple[Array, Array]) -> KeyValue:
         """Keys and values of tokens at the positions that ``rope`` was made for."""
-        rows, slots, _ = x.shape
-        shape = (rows, slots, -1, self.config.head_dim)
-        k = self.k_proj(x).reshape(shape)
-        if self.k_norm is not None:
-            k = self.k_norm(k)
-        return rotate_halves(k, *rope), self.v_proj(x).reshape(shape)
+        k, v = self._heads(self.k_proj, x), self._heads(self.v_proj, x)
+        k, v = self._rotated((k,), v, (self.k_norm,), rope)
+        return k, v
 
     def __call__(
         self,
@@ -59,17 +57,29 @@ class GroupedQueryAttention(nnx.Module):
         """Attend over [cache ; x], and return x's own keys and values beside the output."""
         c = self.config
         rows, slots, _ = x.shape
-        # As in `jddtree.models.layers.MLP.inner`.
+        # As in `jddtree.models.layers.MLP`.
         x = jax.lax.optimization_barrier(x)
-        q = self.q_proj(x).reshape(rows, slots, -1, c.head_dim)
-        if self.q_norm is not None:
-            q = self.q_norm(q)
-        q, fresh = rotate_halves(q, *rope), self.keys_values(x, rope)
-        prefix_k, prefix_v, block_k, block_v = (self._read_by(q, heads) for heads in (*cache, *fresh))
+        q, k, v = (self._heads(linear, x) for linear in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = self._rotated((q, k), v, (self.q_norm, self.k_norm), rope)
+        prefix_k, prefix_v, block_k, block_v = (self._read_by(q, heads) for heads in (*cache, k, v))
         attended = tree_attention(
             q, prefix_k, prefix_v, block_k, block_v, lengths, mask, lower=lower, scale=c.head_dim**-0.5
         )
-        return self.o_proj.joined(attended.reshape(rows, slots, -1)), fresh
+        return self.o_proj.joined(attended.reshape(rows, slots, -1)), (k, v)
+
+    def _heads(self, linear: Linear | PackedLinear, x: Float[Array, "B N M"]) -> Float[Array, "B N _ Hd"]:
+        return linear(x).reshape(*x.shape[:2], -1, self.config.head_dim)
+
+    def _rotated(
+        self,
+        heads: tuple[Float[Array, "B N _ Hd"], ...],
+        values: Float[Array, "B N _ Hd"],
+        norms: tuple[RMSNorm | None, ...],
+        rope: tuple[Array, Array],
+    ) -> tuple[Float[Array, "B N _ Hd"], ...]:
+        """Queries, keys and values as attention takes them, of those as projected."""
+        weights = tuple(None if norm is None else norm.weight[...] for norm in norms)
+        return rotate(heads, values, weights, *rope, eps=self.config.rms_norm_eps)
 
     def _read_by(self, q: Float[Array, "B N H Hd"], heads: Float[Array, "B _ J Hd"]) -> Array:
         """The key-value heads that this device's query heads read, of those that it holds."""

@@ -1,0 +1,113 @@
+"""Norms and rotary positions of queries and keys in one GPU kernel. Both halves of a head's channels are read
+apart, so that nothing is cut or joined.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from pallas_kernels.triton import iota, load
+
+HEADS = 4
+"""Heads a program, a warp each."""
+
+
+class Span(NamedTuple):
+    """Which heads of an array become a result, and whether rotated."""
+
+    first: int
+    turned: bool
+
+
+def turn_heads(part, span: Span, x_ref, weight_ref, cos_ref, sin_ref, out_ref, *, eps: float) -> None:
+    """`HEADS` heads of one token, the ``part``-th such of a result. References: the array's heads [A, D]; the
+    norm's weight [D] or None; cos and sin [D/2]; the result [H, D].
+    """
+    heads, width = out_ref.shape
+    half = width // 2
+    head, channel = part * HEADS + iota(HEADS)[:, None], iota(pl.next_power_of_2(half))
+    inside = channel < half
+    held, channels = inside[None] & (head < heads), (channel, channel + half)
+    parts = tuple(load(x_ref, span.first + head, each[None], mask=held) for each in channels)
+    if weight_ref is not None:
+        low, high = (x.astype(jnp.float32) for x in parts)
+        mean = jnp.sum(low * low + high * high, axis=1) * (1 / width)
+        factor = jax.lax.rsqrt(mean + eps)[:, None]
+        parts = tuple(
+            load(weight_ref, each, mask=inside)[None] * (x * factor).astype(x_ref.dtype)
+            for each, x in zip(channels, (low, high), strict=True)
+        )
+    if span.turned:
+        low, high = (x.astype(jnp.float32) for x in parts)
+        cos, sin = (load(ref, channel, mask=inside)[None] for ref in (cos_ref, sin_ref))
+        parts = low * cos - high * sin, high * cos + low * sin
+    for each, x in zip(channels, parts, strict=True):
+        view = out_ref.at[jnp.broadcast_to(head, x.shape), jnp.broadcast_to(each[None], x.shape)]
+        plgpu.store(view, x.astype(out_ref.dtype), mask=held)
+
+
+def rotary_kernel(x_refs, weight_refs, cos_ref, sin_ref, *out_refs, spans: tuple[Span, ...], eps) -> None:
+    """One token; of the results' heads, result after result, those that the second program index says."""
+    part = pl.program_id(1)
+    for span, x_ref, weight_ref, out_ref in zip(spans, x_refs, weight_refs, out_refs, strict=True):
+        parts = pl.cdiv(out_ref.shape[0], HEADS)
+        turned = partial(turn_heads, part, span, x_ref, weight_ref, cos_ref, sin_ref, out_ref, eps=eps)
+        pl.when((part >= 0) & (part < parts))(turned)
+        part = part - parts
+
+
+def turn(
+    heads: tuple[jax.Array, ...],
+    values: jax.Array,
+    weights: tuple[jax.Array | None, ...],
+    cos: jax.Array,
+    sin: jax.Array,
+    *,
+    eps: float,
+    interpret: bool,
+) -> tuple[jax.Array, ...]:
+    """See `pallas_kernels.rotary.api.rotate`, for arrays of one dtype; with ``interpret`` anywhere."""
+    B, N, _, D = values.shape
+    T = B * N
+    if T == 1:
+        # XLA sums a single token's queries apart from keys and values.
+        before, counts = heads, [x.shape[2] for x in heads]
+        spans = [Span(0, turned=True)] * len(heads)
+        sources = tuple(x.reshape(T, -1, D) for x in heads)
+    else:
+        # Of several tokens it makes one product, and a kernel for each part. Joined, they are whole again.
+        before, weights = (*heads, values), (*weights, None)
+        counts = [x.shape[2] for x in before]
+        spans = [Span(sum(counts[:i]), turned=i < len(heads)) for i in range(len(before))]
+        sources = (jnp.concatenate(before, axis=2).reshape(T, -1, D),) * len(before)
+
+    def of_token(count: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, count, D), lambda t, p: (t, 0, 0))
+
+    angles = pl.BlockSpec((None, D // 2), lambda t, p: (t, 0))
+    results = pl.pallas_call(
+        partial(rotary_kernel, spans=tuple(spans), eps=eps),
+        grid=(T, sum(pl.cdiv(count, HEADS) for count in counts)),
+        in_specs=(
+            tuple(of_token(source.shape[1]) for source in sources),
+            tuple(None if weight is None else pl.BlockSpec((D,), lambda t, p: (0,)) for weight in weights),
+            angles,
+            angles,
+        ),
+        out_specs=tuple(map(of_token, counts)),
+        out_shape=tuple(
+            jax.ShapeDtypeStruct(
+                (T, count, D), source.dtype, manual_axis_type=jax.typeof(source).manual_axis_type
+            )
+            for count, source in zip(counts, sources, strict=True)
+        ),
+        compiler_params=plgpu.CompilerParams(num_warps=HEADS, num_stages=1),
+        interpret=interpret,
+        name="rotary",
+    )(sources, weights, cos.reshape(T, -1), sin.reshape(T, -1))
+    found = tuple(result.reshape(x.shape) for result, x in zip(results, before, strict=True))
+    return found if len(found) > len(heads) else (*found, values)
