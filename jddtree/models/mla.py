@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from jddtree.config import KimiK2Config
 from jddtree.models.layers import Linears, RMSNorm, rotate_pairs
+from pallas_kernels.latent.api import prepare
 from pallas_kernels.tree_attention.api import tree_attention
 
 
@@ -48,13 +49,17 @@ class LatentAttention(nnx.Module):
         """Attend, and return this pass's own latents beside the output."""
         c = self.config
         rows, slots, _ = x.shape
-        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
-        q = q.reshape(rows, slots, -1, c.nope_head_dim + c.rope_head_dim)
+        q_low, fresh = prepare(
+            self.q_a_proj(x),
+            self.kv_a_proj_with_mqa(x),
+            self.q_a_layernorm.weight[...],
+            self.kv_a_layernorm.weight[...],
+            *rope,
+            eps=c.lora_norm_eps,
+        )
+        q = self.q_b_proj(q_low).reshape(rows, slots, -1, c.nope_head_dim + c.rope_head_dim)
         q_nope, q_rope = q[..., : c.nope_head_dim], rotate_pairs(q[..., c.nope_head_dim :], *rope)
-        kv = self.kv_a_proj_with_mqa(x)
-        latent = self.kv_a_layernorm(kv[..., : c.kv_lora_rank])
-        k_rope = rotate_pairs(kv[:, :, None, c.kv_lora_rank :], *rope)
-        fresh = jnp.concatenate([latent[:, :, None], k_rope], axis=-1)
+        fresh = fresh[:, :, None]
         query = jnp.concatenate(
             [jnp.einsum("bnhd,hdr->hbnr", q_nope, self.k_up[...]).transpose(1, 2, 0, 3), q_rope], axis=-1
         )
