@@ -228,10 +228,6 @@ class MLP(nnx.Module):
         self.down_proj = linears(f"{path}.down_proj", hidden_size, intermediate_size, bias)
 
     def __call__(self, x: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        return self.down_proj.joined(self.inner(x))
-
-    def inner(self, x: Float[Array, "... M"]) -> Float[Array, "... I"]:
-        """What goes into ``down_proj``."""
         # Else a single token's norm is worked out anew in either product, and they in kernels of their own.
         x = jax.lax.optimization_barrier(x)
-        return jax.nn.silu(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj.joined(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))

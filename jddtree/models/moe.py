@@ -167,10 +167,17 @@ class MoE(nnx.Module):
         self, x: Float[Array, "B N M"], valid: Bool[Array, "B N"]
     ) -> tuple[Float[Array, "B N M"], Int[Array, "B N K"]]:
         """Output, and the experts each slot went to; slots that are not valid go to none (-1)."""
+        # See `jddtree.models.layers.MLP`.
+        x = jax.lax.optimization_barrier(x)
         tokens = x.reshape(-1, x.shape[-1])
         ids, weights = self.gate(tokens, valid.reshape(-1))
         y = self.experts(tokens, ids, weights).reshape(x.shape)
         if hasattr(self, "shared_experts"):
             shared = self.shared_experts
-            y = y + shared.down_proj(shared.inner(x))
+            # Float32 as the router's logits are, or XLA would not make one product of all three.
+            gate, up = (
+                jnp.matmul(x, each.dense(x.dtype).T, preferred_element_type=jnp.float32).astype(x.dtype)
+                for each in (shared.gate_proj, shared.up_proj)
+            )
+            y = y + shared.down_proj(jax.nn.silu(gate) * up)
         return sharding.total(y), ids.reshape(*valid.shape, -1)
