@@ -1,5 +1,6 @@
 """DFlash: a block-diffusion drafter over the target's embeddings, features and head (spec section 1)."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -85,7 +86,13 @@ class DFlash(nnx.Module):
         """Keys and values of context tokens, at the tokens' own positions."""
         x = self.context_feature(features)
         rope = rope_tables(self.config.rope, self.config.head_dim, positions)
-        return tuple(layer.self_attn.keys_values(x, rope) for layer in self.layers)
+        context = []
+        for layer in self.layers:
+            # Else XLA joins all layers' weights, in each round anew, to multiply x once. One barrier behind
+            # the other, since those of the same x become one.
+            x = jax.lax.optimization_barrier(x)
+            context.append(layer.self_attn.keys_values(x, rope))
+        return tuple(context)
 
     def block(
         self,
