@@ -22,6 +22,11 @@ from scripts.pair.target import attend, same_document
 
 Params = dict[str, jax.Array]
 
+TOGETHER = 128
+"""Slots that attend at once, at most: in one attention over all blocks most scores are of blocks that do not
+see each other.
+"""
+
 
 def init_drafter(config: DFlashConfig, seed: int) -> Params:
     """Random float32 parameters; what writes to the residual stream starts at zero."""
@@ -95,26 +100,25 @@ def block_hidden(
     Slot 0 embeds the anchor, the others the mask token.
     """
     c = config
-    rows, count = anchors.shape
-    block = c.block_size
-    slots = count * block
+    (rows, count), block = anchors.shape, c.block_size
+    each = max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * block <= TOGETHER))
+    groups, slots = count // each, each * block
     document = jnp.cumsum(positions == 0, axis=1)
     anchor_position = jnp.take_along_axis(positions, anchors, axis=1)
     anchor_document = jnp.take_along_axis(document, anchors, axis=1)
     before = (document[:, None] == anchor_document[..., None]) & (
         positions[:, None] < anchor_position[..., None]
     )
-    own = jnp.repeat(jnp.repeat(jnp.eye(count, dtype=bool), block, axis=0), block, axis=1)
-    sees = jnp.concatenate(
-        [jnp.repeat(before, block, axis=1), jnp.broadcast_to(own, (rows, slots, slots))], axis=-1
-    )[:, None]
+    before = jnp.repeat(before, block, axis=1).reshape(rows * groups, slots, -1)
+    own = jnp.repeat(jnp.repeat(jnp.eye(each, dtype=bool), block, axis=0), block, axis=1)
+    sees = jnp.concatenate([before, jnp.broadcast_to(own, (len(before), slots, slots))], axis=-1)[:, None]
     ctx = rms_norm(features @ params["fc.weight"].T, params["hidden_norm.weight"], c.rms_norm_eps)
 
     first = target.embed(jnp.take_along_axis(tokens, anchors, axis=1))[:, :, None]
     masks = target.embed(jnp.full((1, 1), c.mask_token_id, jnp.int32))[:, :, None]
     masks = jnp.broadcast_to(masks, (rows, count, block - 1, c.hidden_size))
-    x = jnp.concatenate([first, masks], axis=2).reshape(rows, slots, -1)
-    block_positions = (anchor_position[..., None] + jnp.arange(block)).reshape(rows, slots)
+    x = jnp.concatenate([first, masks], axis=2).reshape(rows * groups, slots, -1)
+    block_positions = (anchor_position[..., None] + jnp.arange(block)).reshape(rows * groups, slots)
     block_rope = rope_tables(c.rope, c.head_dim, block_positions)
     ctx_rope = rope_tables(c.rope, c.head_dim, positions)
 
@@ -131,10 +135,13 @@ def block_hidden(
         q = rotate_halves(normed("q_norm", heads("q_proj", h)), *block_rope)
         k_ctx = rotate_halves(normed("k_norm", heads("k_proj", ctx)), *ctx_rope)
         k_own = rotate_halves(normed("k_norm", heads("k_proj", h)), *block_rope)
-        k = jnp.concatenate([k_ctx, k_own], axis=1)
-        v = jnp.concatenate([heads("v_proj", ctx), heads("v_proj", h)], axis=1)
+        v_ctx, v_own = heads("v_proj", ctx), heads("v_proj", h)
+        k, v = (
+            jnp.concatenate([jnp.repeat(of_ctx, groups, axis=0), of_own], axis=1)
+            for of_ctx, of_own in ((k_ctx, k_own), (v_ctx, v_own))
+        )
         out = attend(q, k, v, sees, c.head_dim**-0.5, cudnn)
-        x = x + out.reshape(rows, slots, -1) @ params[f"{path}.o_proj.weight"].T
+        x = x + out.reshape(*x.shape[:2], -1) @ params[f"{path}.o_proj.weight"].T
         h = rms_norm(x, params[f"layers.{i}.post_attention_layernorm.weight"], c.rms_norm_eps)
         mlp = f"layers.{i}.mlp"
         gate = jax.nn.silu(h @ params[f"{mlp}.gate_proj.weight"].T)

@@ -65,6 +65,12 @@ def test_equals_the_decoding_model(weights):
         np.testing.assert_allclose(ours[number], theirs[0], atol=2e-3)
 
 
+def test_blocks_that_attend_apart_give_the_same(weights, monkeypatch):
+    monkeypatch.setattr("scripts.pair.drafter.TOGETHER", CONFIG.block_size)
+    apart = jax.jit(partial(block_hidden, CONFIG, cudnn=False))(*weights, TOKENS, POSITIONS, ANCHORS)
+    np.testing.assert_allclose(apart, hidden(weights), atol=1e-5)
+
+
 @pytest.mark.parametrize("raw", [tiny.QWEN3, tiny.KIMI], ids=["qwen3", "kimi"])
 def test_features_of_a_packed_document_are_those_of_it_alone(raw):
     target = tiny.target(raw)
