@@ -9,6 +9,7 @@ target's own tokenizer and chat template. One file a batch; a stopped run goes o
 
 from pathlib import Path
 
+from jddtree.errors import InputError
 from scripts.pair import options, stages
 from scripts.pair.command import run
 from scripts.pair.prompts import encoded_prompts
@@ -21,12 +22,26 @@ def main(arguments: list[str] | None = None) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, nargs="+", help="folders with train.npz.xz")
     source.add_argument("--prompts", type=Path, nargs="+", help="JSON lines")
+    parser.add_argument(
+        "--varied",
+        type=float,
+        default=0.0,
+        metavar="NUMBER",
+        help="with --prompts: for every prompt so many cut short, or mixed with others, as users' may be "
+        "unlike all of them",
+    )
     options.add_answers(parser)
     options.add_cache(parser)
     args = parser.parse_args(arguments)
+    if args.varied and not args.prompts:
+        raise InputError("--varied goes with --prompts: encoded text is taken as it is")
     say = options.clock()
     pair = stages.open_target(args, args.target, say)
-    prompts = encoded_prompts(args.prompts, pair) if args.prompts else stages.corpus(args, "train")
+    prompts = (
+        encoded_prompts(args.prompts, pair, args.varied, args.seed)
+        if args.prompts
+        else stages.corpus(args, "train")
+    )
     stages.answer(args, pair, prompts, args.out, say)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -46,20 +47,40 @@ class ChatFrame:
         ]
 
 
-def encoded_prompts(files: Sequence[Path], pair: Pair) -> Documents:
+def encoded_prompts(files: Sequence[Path], pair: Pair, varied: float, seed: int) -> Documents:
     """Documents that are prompts alone, of the files' lines {"kind", "prompt", ...}; empty prompts are left
-    out.
+    out. ``varied``: so many `variations` for every prompt come after them.
 
     Raises InputError for a line of another form, and for a target without tokenizer or chat template.
     """
     frame, _ = _frame(pair)
+    if not 0 <= varied < math.inf:
+        raise InputError(f"variations for every prompt are 0 or more, not {varied}")
+    found = [(kind, prompt) for kind, prompt, _ in _records(files, "prompt")]
+    found += variations(found, round(varied * len(found)), seed)
 
     def encoded() -> Iterator[tuple[list[int], int, int]]:
-        for kind, prompt, _ in _records(files, "prompt"):
+        for kind, prompt in found:
             ids = frame.encode(prompt)
             yield ids, len(ids), kind
 
     return Documents.of(encoded(), pair.target.config.max_position, id_dtype(pair.target.config))
+
+
+def variations(prompts: Sequence[tuple[int, str]], count: int, seed: int) -> list[tuple[int, str]]:
+    """``count`` prompts like no other, of random ones of (kind, prompt): without the first words, cut short,
+    ended as another one is, or followed by another.
+    """
+    rng = np.random.default_rng(seed)
+
+    def varied() -> tuple[int, str]:
+        kind, prompt = prompts[int(rng.integers(len(prompts)))]
+        words, others = prompt.split(), prompts[int(rng.integers(len(prompts)))][1].split()
+        at = int(rng.integers(1, max(2, len(words))))
+        ways = words[at:], words[:at], words[:at] + others[len(others) // 2 :], words + others
+        return kind, " ".join(ways[rng.integers(len(ways))] or words)
+
+    return [varied() for _ in range(count)]
 
 
 def encoded_texts(

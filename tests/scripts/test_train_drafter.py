@@ -53,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write(home: Path, prompts: Path, out: Path) -> None:
     common = ["--target", str(home / "target"), "--cache-dir", str(home / "cache")]
     size = ["--answer-batches", "2", "--answer-rows", "8", "--answer-slots", "20"]
-    write_answers.main([*common, "--prompts", str(prompts), "--out", str(out), *size])
+    write_answers.main([*common, "--prompts", str(prompts), "--varied", "0.5", "--out", str(out), *size])
 
 
 def train(home: Path, *flags: str) -> None:

@@ -11,7 +11,7 @@ from jddtree.chat import encode_chat, load_template
 from jddtree.errors import InputError
 from jddtree.load import BUNDLED
 from jddtree.tokenizer import load_tokenizer
-from scripts.pair.prompts import ChatFrame, encoded_texts
+from scripts.pair.prompts import ChatFrame, encoded_texts, variations
 
 
 def test_a_frame_encodes_as_the_template_does():
@@ -59,3 +59,13 @@ def test_texts_end_with_the_stop_and_are_thinned_by_kind(tmp_path):
     first = found.tokens[: found.lengths[0]].tolist()
     assert first[-1] == 5890
     assert pair.tokenizer.decode(first[found.prompts[0] : -1]) == "0"
+
+
+def test_variations_are_made_of_the_words_of_one_prompt_or_two():
+    prompts = [(0, "a b c d"), (2, "e f"), (1, "g")]
+    found = variations(prompts, 200, seed=0)
+    assert found == variations(prompts, 200, seed=0) != variations(prompts, 200, seed=1)
+    assert len(found) == 200 and {kind for kind, _ in found} == {0, 1, 2}
+    texts = {text for _, text in found}
+    assert {"b c d", "a", "a b c d e f", "a b f", "g g"} < texts
+    assert all(text and set(text.split()) <= set("abcdefg") for text in texts)
