@@ -62,7 +62,8 @@ def gather(
 
     Returns:
       The blocks' rows [T x K, rows, M], anything where there is no token. The blocks' experts and how many
-      rows are tokens, [T x K] int32. The row block * rows + r that a token's k-th choice became, [T, K] int32.
+      rows are tokens, [T x K] int32. The row block * rows + r that a token's k-th choice became, [T, K]
+      int32.
     """
     (T, M), K = x.shape, ids.shape[1]
 
