@@ -60,11 +60,20 @@ def _other_rope() -> Generator[None]:
     """The two pairings of rotary channels, exchanged. What was traced before would hide it, and after."""
     jax.clear_caches()
     with (
-        mock.patch.object(gqa, "rotate_halves", layers.rotate_pairs),
+        mock.patch.object(gqa, "rotate", _rotate_pairs),
         mock.patch.object(mla, "rotate_pairs", layers.rotate_halves),
     ):
         yield
     jax.clear_caches()
+
+
+def _rotate_pairs(heads, values, weights, cos, sin, *, eps):
+    """`pallas_kernels.rotary.api.rotate` with MLA's pairing."""
+    normed = (
+        x if weight is None else layers.rms_norm(x, weight, eps)
+        for x, weight in zip(heads, weights, strict=True)
+    )
+    return *(layers.rotate_pairs(x, cos, sin) for x in normed), values
 
 
 def _changed(pair: Pair, name: str, change, fault: Fault) -> Pair:

@@ -1,5 +1,5 @@
 """Norms and rotary positions of queries and keys in one GPU kernel. Both halves of a head's channels are read
-apart, so that nothing is cut or joined.
+apart, so that no head is cut or joined.
 """
 
 from functools import partial
