@@ -95,7 +95,7 @@ def blocked(
     count, _, steps, _, _ = experts.gate_up.shape
     rows = grouping.rows_a_block(T * K, count, FEWEST_ROWS, sizes.most_rows)
     if T == 1:
-        taken, owners, counts = jnp.broadcast_to(x, (1, rows, M)), ids[0], (ids[0] >= 0).astype(jnp.int32)
+        taken, owners, counts = jnp.broadcast_to(x, (1, rows, M)), ids[0], jnp.asarray(np.ones(K, np.int32))
         places = rows * jnp.arange(K, dtype=jnp.int32)[None]
     elif grouping.count(T, K, count, rows) * EMPTY >= T * K:
         taken, owners, counts, places = gather(x, ids, rows, interpret=interpret)

@@ -125,8 +125,9 @@ def multiply(
 
     Args:
       x: bfloat16 [X, rows, K]; rows a multiple of 8.
-      experts: [P] int32, a block's expert.
-      counts: [P] int32, how many of a block's rows are tokens. Only for these the output is defined.
+      experts: [P] int32, a block's expert; -1 for a block to leave out.
+      counts: [P] int32, how many of a block's rows are tokens; 0 leaves it out too. Only for these rows the
+        output is defined.
       sources: [P] int32, which rows of x a block takes.
       tiles: int32 [E, strips, steps, 9 parts, W].
       stages: steps in flight. splits: ways to cut K; a way is a program of its own.
@@ -151,7 +152,7 @@ def multiply(
         # Read at once, since each takes as long as all.
         expert, count, source = (ref[block] for ref in (expert_ref, count_ref, source_ref))
 
-        @pl.when(count > 0)
+        @pl.when((count > 0) & (expert >= 0))
         def _():
             def fetch(turn, slot):
                 strip = group * strips_each + lax.div(turn, steps)

@@ -24,6 +24,11 @@ WIDE = 256
 
 WIDE_ORDER = (*IMPLEMENTATIONS[:2], IMPLEMENTATIONS[3], IMPLEMENTATIONS[2])
 
+FEW = 16
+"""Up to so many query rows a key head go to Triton before all else of a GPU: they fill its smallest tile."""
+
+FEW_ORDER = tuple(IMPLEMENTATIONS[place] for place in (0, 2, 1, 3))
+
 
 def tree_attention(
     q: jax.Array,
@@ -57,9 +62,12 @@ def tree_attention(
     Returns:
       [B, N, H, Vw] in q's dtype; scores and sums are float32.
     """
+    order = IMPLEMENTATIONS if q.shape[-1] <= WIDE else WIDE_ORDER
+    if q.shape[1] * q.shape[2] <= FEW * prefix_k.shape[2]:
+        order = FEW_ORDER
     return dispatch.call(
         "tree_attention",
-        IMPLEMENTATIONS if q.shape[-1] <= WIDE else WIDE_ORDER,
+        order,
         implementation,
         q,
         prefix_k,

@@ -48,12 +48,13 @@ TIMED = (
     Case("Qwen3-4B, 4k", 1, 17, 32, 8, 128, 128, 4096, (4096,), "random", dtype="bfloat16"),
     *(
         Case(
-            f"K2.6, {heads} heads, {context // 1024}k",
-            *(1, 17, heads, 1, 576, 512, context, (context,), "random"),
+            f"K2.6, {heads} heads, {context // 1024}k" + (", 1 slot" if slots == 1 else ""),
+            *(1, slots, heads, 1, 576, 512, context, (context,), "random"),
             latent=True,
             dtype="bfloat16",
         )
-        for heads in (8, 64)
+        for slots, heads in ((17, 8), (17, 64), (1, 8))
         for context in (32_768, 131_072)
     ),
+    Case("K2.6, 8 heads, 1k, 1 slot", 1, 1, 8, 1, 576, 512, 1024, (960,), "chain", True, dtype="bfloat16"),
 )

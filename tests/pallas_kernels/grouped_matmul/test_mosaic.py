@@ -112,7 +112,7 @@ def plain_multiply(x, experts, counts, sources, packed, *, splits=1, strips_each
     weights = jnp.stack(weights).astype(jnp.float32).reshape(parts, e, -1, splits, steps // splits * width)
     rows = x[sources].astype(jnp.float32).reshape(len(sources), x.shape[1], splits, -1)
     sums = jnp.einsum("pbosk,brsk->psbro", weights[:, experts], rows)
-    is_token = jnp.arange(x.shape[1]) < counts[:, None]
+    is_token = (jnp.arange(x.shape[1]) < counts[:, None]) & (experts >= 0)[:, None]
     sums = jnp.where(is_token[..., None], sums, jnp.nan)
     if result == "sums":
         return sums
