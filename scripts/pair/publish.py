@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def _write_shards(folder: Path, tensors: dict[str, np.ndarray]) -> None:
     index: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         file = f"model-{number:05}-of-{len(shards):06}.safetensors"
-        save_file(shard, folder / file, metadata={"format": "pt"})
+        _save(shard, folder / file)
         index |= dict.fromkeys(shard, file)
     total = sum(tensor.nbytes for tensor in tensors.values())
     write_json(
@@ -160,6 +161,12 @@ def shipped_drafter(params: Params, int4: bool) -> Params:
     }
 
 
+def _save(tensors: Mapping[str, np.ndarray], file: Path) -> None:
+    """Write a file of weights, for everyone to read: the library's can be read by their owner alone."""
+    save_file(dict(tensors), file, metadata={"format": "pt"})
+    file.chmod(0o644)
+
+
 def write_drafter(folder: Path, raw: dict[str, Any], params: Params, int4: bool) -> None:
     """Write the drafter in the DFlash layout, ``raw`` being its config.json; matrices bfloat16 or INT4."""
     tensors: dict[str, np.ndarray] = {}
@@ -173,7 +180,7 @@ def write_drafter(folder: Path, raw: dict[str, Any], params: Params, int4: bool)
         tensors[f"{path}.weight_shape"] = np.array(value.shape, np.int32)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", raw | ({"quantization_config": int4_json()} if int4 else {}))
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    _save(tensors, folder / "model.safetensors")
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write(home: Path, prompts: Path, out: Path) -> None:
     common = ["--target", str(home / "target"), "--cache-dir", str(home / "cache")]
     size = ["--answer-batches", "2", "--answer-rows", "8", "--answer-slots", "20"]
-    write_answers.main([*common, "--prompts", str(prompts), "--varied", "0.5", "--out", str(out), *size])
+    write_answers.main([*common, "--prompts", str(prompts), "--out", str(out), *size])
 
 
 def train(home: Path, *flags: str) -> None:
@@ -86,6 +86,8 @@ def test_an_int4_drafter_loads_and_computes_what_was_published(home, monkeypatch
     report = json.loads((home / "int4" / "training.json").read_text())
     assert set(report) == {"drafter"}
     assert not (home / "int4" / "drafter.state").exists()
+    # Others may read what is published.
+    assert (home / "int4" / "model.safetensors").stat().st_mode & 0o777 == 0o644
     packed = load_file(home / "int4" / "model.safetensors")
     assert packed["layers.0.mlp.down_proj.weight_shape"].tolist() == [32, 32]
     raw = json.loads((home / "int4" / "config.json").read_text())

@@ -11,7 +11,7 @@ from jddtree.chat import encode_chat, load_template
 from jddtree.errors import InputError
 from jddtree.load import BUNDLED
 from jddtree.tokenizer import load_tokenizer
-from scripts.pair.prompts import ChatFrame, encoded_texts, variations
+from scripts.pair.prompts import ChatFrame, encoded_prompts, encoded_texts, variations
 
 
 def test_a_frame_encodes_as_the_template_does():
@@ -34,6 +34,16 @@ def test_a_template_that_changes_words_is_refused(tmp_path):
         ChatFrame(tokenizer, template)
 
 
+def bundled() -> SimpleNamespace:
+    """The bundled target's tokenizer and chat template, without weights."""
+    folder = BUNDLED / "k2-mini"
+    return SimpleNamespace(
+        checkpoint=SimpleNamespace(folder=folder),
+        tokenizer=load_tokenizer(folder),
+        target=SimpleNamespace(config=SimpleNamespace(vocab_size=6144, max_position=512)),
+    )
+
+
 def test_texts_end_with_the_stop_and_are_thinned_by_kind(tmp_path):
     lines = [
         {"kind": kind, "prompt": f"Say {i}.", "text": f"{i}"}
@@ -46,12 +56,7 @@ def test_texts_end_with_the_stop_and_are_thinned_by_kind(tmp_path):
     ]
     file = tmp_path / "texts.jsonl.xz"
     file.write_bytes(lzma.compress("\n".join(map(json.dumps, lines)).encode()))
-    folder = BUNDLED / "k2-mini"
-    checkpoint = SimpleNamespace(folder=folder)
-    config = SimpleNamespace(vocab_size=6144)
-    pair = SimpleNamespace(
-        checkpoint=checkpoint, tokenizer=load_tokenizer(folder), target=SimpleNamespace(config=config)
-    )
+    pair = bundled()
     found = encoded_texts([file], pair, 5890, 64, {"maths": 0.5}, seed=0)
     kinds = np.bincount(found.kinds, minlength=5)
     assert kinds[0] == 40
@@ -69,3 +74,14 @@ def test_variations_are_made_of_the_words_of_one_prompt_or_two():
     texts = {text for _, text in found}
     assert {"b c d", "a", "a b c d e f", "a b f", "g g"} < texts
     assert all(text and set(text.split()) <= set("abcdefg") for text in texts)
+
+
+def test_variations_come_after_the_prompts_as_many_as_are_asked_for(tmp_path):
+    lines = [{"kind": "chat", "prompt": f"Say {i} now."} for i in range(10)]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    plain, more = (encoded_prompts([file], bundled(), varied, seed=0) for varied in (0, 1.5))
+    assert (len(plain.lengths), len(more.lengths)) == (10, 25)
+    np.testing.assert_array_equal(more.tokens[: len(plain.tokens)], plain.tokens)
+    with pytest.raises(InputError, match="0 or more, not -1"):
+        encoded_prompts([file], bundled(), -1, seed=0)
