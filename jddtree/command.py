@@ -4,15 +4,20 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any, NoReturn
 
 from rich.console import Console
 
 from jddtree.devices import missing, speaks
 from jddtree.errors import InputError
+
+
+PATIENCE = 20.0
+"""Seconds after which work that shows nothing is told of."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,6 +36,23 @@ def say(line: str) -> None:
 def console() -> Console:
     """For what moves while the user waits."""
     return Console(stderr=True, quiet=not speaks())
+
+
+@contextmanager
+def waiting(what: str) -> Generator[None, None, None]:
+    """Show that ``what`` is being done: as it goes on a terminal, else in a line once it takes long."""
+    shown = console()
+    if shown.is_terminal:
+        with shown.status(what):
+            yield
+        return
+    timer = Timer(PATIENCE, say, [f"still {what} after {PATIENCE:.0f} s"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def exit_status(job: Callable[[], int], interrupted: str) -> int:

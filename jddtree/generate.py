@@ -16,7 +16,7 @@ from rich.progress import track
 
 from jddtree import devices, statistics
 from jddtree.chat import load_template, thinks
-from jddtree.command import console, exit_status, json_writer, leave, say
+from jddtree.command import console, exit_status, json_writer, leave, say, waiting
 from jddtree.decoder import Decoder, Task
 from jddtree.engine import DEFAULT_BUDGET, Engine, Prompt
 from jddtree.errors import InputError
@@ -137,7 +137,7 @@ class Batch:
 
         A single text streams to ``show``; of many, each is shown under its number when all have come.
         """
-        with console().status("compiling"):
+        with waiting("compiling"):
             self.decoder = self.engine.decoder(self.tasks, rows=self.rows)
         self.seconds.compile = self.decoder.compile_seconds
         try:

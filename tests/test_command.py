@@ -5,11 +5,12 @@ import subprocess
 import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
+from threading import Event
 
 import jax
 import pytest
 
-from jddtree.command import Parser, exit_status, leave, path
+from jddtree.command import Parser, exit_status, leave, path, waiting
 from jddtree.errors import InputError, about
 
 
@@ -33,6 +34,18 @@ def test_what_a_user_can_cause_is_a_status_and_one_line(capsys, error, status, l
 
     assert exit_status(job, "stopped") == status
     assert capsys.readouterr().err.splitlines() == ([line] if line else [])
+
+
+def test_work_that_takes_long_is_told_of_off_a_terminal(capsys, monkeypatch):
+    with waiting("compiling"):
+        pass
+    assert capsys.readouterr().err == ""
+    told = Event()
+    monkeypatch.setattr("jddtree.command.PATIENCE", 0.0)
+    monkeypatch.setattr("jddtree.command.say", lambda line: (print(line), told.set()))
+    with waiting("compiling"):
+        assert told.wait(60)
+    assert capsys.readouterr().out == "still compiling after 0 s\n"
 
 
 def test_a_machine_without_the_devices_asked_for_is_one_line(capsys, monkeypatch):
