@@ -15,7 +15,6 @@ from rich.console import Console
 from jddtree.devices import missing, speaks
 from jddtree.errors import InputError
 
-
 PATIENCE = 20.0
 """Seconds after which work that shows nothing is told of."""
 
