@@ -276,8 +276,19 @@ def summary(
         parts += [f"{sum(lengths) / len(lengths):.2f} committed tokens a round", f"{speed:.1f} tokens/s"]
     parts += [f"compile {seconds.compile:.1f} s", device()]
     parts[-1] += f", {layout} on {layout.size} devices" if layout.size > 1 else ""
-    parts += [", ".join(f"{operation}: {name}" for operation, name in sorted(kernels.items()))]
+    parts += [kernels_by_name(kernels)]
     return f"[{' | '.join(parts)}]"
+
+
+def kernels_by_name(kernels: dict[str, str]) -> str:
+    """What runs which operations, in short: one name where it is the same for all."""
+    names = sorted(set(kernels.values()))
+    if len(names) == 1:
+        return f"kernels: {names[0]}"
+    each = (
+        (name, sorted(operation for operation in kernels if kernels[operation] == name)) for name in names
+    )
+    return "kernels: " + "; ".join(f"{name} ({', '.join(operations)})" for name, operations in each)
 
 
 def reproduce(flags: argparse.Namespace, engine: Engine, task: Task, check: Exactness) -> str:

@@ -203,7 +203,7 @@ def test_a_tree_verified_and_traced_with_the_json_alone_on_standard_output(call)
     # What a reader sees: the ids, one line of figures, and the verdict.
     assert lines[0].split() == [str(token) for token in OUTPUT]
     assert lines[1].startswith(f"[48 tokens (length), {len(lengths)} rounds | ")
-    assert "tree_attention: xla" in lines[1] and "compile" in lines[1]
+    assert "kernels: xla]" in lines[1] and "compile" in lines[1]
     assert lines[2:] == ["verify: equal to plain decoding"]
 
 
@@ -475,8 +475,11 @@ def test_a_named_target_without_its_drafter_decodes_plainly(call, tmp_path, monk
 
 def test_a_summary_without_rounds_has_no_rates():
     row = Generation([1], margins=[0.5], finish_reason="stop")
-    line = summary([row], Seconds(load=1.0, compile=2.0), {"a": "xla"})
-    assert line == f"[1 token (stop), 0 rounds | compile 2.0 s | {device()} | a: xla]"
+    line = summary([row], Seconds(load=1.0, compile=2.0), {"b": "xla", "c": "mosaic_gpu", "a": "xla"})
+    assert (
+        line
+        == f"[1 token (stop), 0 rounds | compile 2.0 s | {device()} | kernels: mosaic_gpu (c); xla (a, b)]"
+    )
 
 
 def test_a_pair_spread_over_stages(call, tmp_path):
