@@ -35,6 +35,16 @@ def named_goldens() -> list[Path]:
     return folders
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Programs that more than one test compiles, in whichever worker, are compiled once a run."""
+    folder = tmp_path_factory.getbasetemp()
+    # Workers have folders side by side, new in every run.
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
 @pytest.fixture(scope="session")
 def golden_folders() -> list[Path]:
     """See `named_goldens`."""

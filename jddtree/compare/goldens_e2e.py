@@ -12,6 +12,7 @@ import numpy as np
 from jddtree.accept import follow
 from jddtree.cache import append, commit
 from jddtree.compare.checks import Case, Cases, read_arrays, read_facts
+from jddtree.compare.padding import padded, widen, widen_mask
 from jddtree.compare.weights import FLOAT32, reference_pair
 from jddtree.decoder import Decoder, Prefills, Task
 from jddtree.finish import Generation
@@ -20,7 +21,7 @@ from jddtree.models.dflash import DFlash
 from jddtree.models.target import Cache, Target
 from jddtree.state import Method
 from jddtree.tree import Tree, build, spine
-from pallas_kernels.tree_attention.api import causal_mask, pack_mask
+from pallas_kernels.tree_attention.api import causal_mask
 
 Run = Mapping[str, Any]
 
@@ -32,6 +33,9 @@ NEAR_TIES = 1.0
 
 SWAPPED = 2.0
 """Prefixes by which such a tree may differ: a near tie puts one in and one out."""
+
+TREES = (16, 64, 256, 1024)
+"""Budgets that are compiled."""
 
 DRAFT_INPUTS = ("target_hidden", "noise_embedding", "draft_position_ids")
 
@@ -63,6 +67,7 @@ def generations(folder: Path) -> Cases:
             task = Task(
                 facts["prompts"][run["prompt_index"]],
                 max_new=run["max_new_tokens"],
+                budget=run.get("budget"),
                 stop_ids=run["stop_token_ids"] or (),
             )
             method = _method(run["method"], run.get("budget"), facts["block_size"])
@@ -81,9 +86,12 @@ def generations(folder: Path) -> Cases:
 
 
 def _method(name: str, budget: int | None, block_size: int) -> Method:
+    """A tree's slots come in few numbers, of which a run may use its own: runs share programs."""
     if name == "ar":
         return Method.plain()
-    return Method.chain(block_size) if budget is None else Method.tree(block_size, budget)
+    if budget is None:
+        return Method.chain(block_size)
+    return Method.tree(block_size, next((size for size in TREES if size >= budget), budget))
 
 
 def _check_run(case: Case, generation: Generation, run: Run) -> None:
@@ -154,20 +162,31 @@ def _prefixes(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, 
 
 
 @partial(jax.jit, static_argnames="taps")
-def _target_pass(target: Target, ids, positions, mask, committed: Cache, lengths, *, taps: tuple[int, ...]):
-    passed = target(ids, positions, jnp.ones(ids.shape, bool), mask, committed, lengths, taps)
-    return passed, target.logits(passed.hidden)
+def _target_pass(
+    target: Target, ids, positions, valid, mask, committed: Cache, lengths, *, taps: tuple[int, ...]
+):
+    passed = target(ids, positions, valid, mask, committed, lengths, taps)
+    logits = target.logits(passed.hidden)
+    return logits, passed.features, passed.fresh, jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
 
 @jax.jit
-def _extend(drafter: DFlash, context: Cache, features, positions, count, length) -> Cache:
-    return append(context, drafter.context(features, positions), count, length)
-
-
-@jax.jit
-def _draft(target: Target, drafter: DFlash, embeddings, positions, context: Cache, lengths):
-    hidden, _ = drafter.block(embeddings, positions, context, lengths)
-    return hidden, target.logits(hidden)
+def _draft(
+    target: Target,
+    drafter: DFlash,
+    context: Cache,
+    features,
+    places,
+    new,
+    known,
+    anchor,
+    embeddings,
+    positions,
+):
+    """A round's draft, after ``new`` tokens' features were added to ``known`` ones."""
+    context = append(context, drafter.context(features, places), new, known)
+    hidden, _ = drafter.block(embeddings, positions, context, known + new)
+    return context, target.embed(anchor), hidden, target.logits(hidden)
 
 
 def _check_trace(case: Case, pair: Pair, golden: Mapping[str, np.ndarray]) -> None:
@@ -176,17 +195,24 @@ def _check_trace(case: Case, pair: Pair, golden: Mapping[str, np.ndarray]) -> No
     assert isinstance(drafter, DFlash)
     rounds, lengths_of = int(golden["num_traced_rounds"]), golden["acceptance_lengths"]
     prompt = golden["prefill_input_ids"].shape[1]
-    slots = prompt + int(lengths_of[:rounds].sum())
+    slots = padded(prompt + int(lengths_of[:rounds].sum()))
     committed, context = target.new_cache(1, slots, FLOAT32), drafter.new_cache(1, slots, FLOAT32)
-    at = jnp.zeros((1,), jnp.int32)
-    run = partial(_target_pass, target, taps=drafter.target_layers)
+    at = np.zeros((1,), np.int32)
+
+    def run(ids: np.ndarray, positions: np.ndarray, mask: jax.Array):
+        """Logits and features of the slots; what all, padded ones too, cache; and their likeliest tokens."""
+        inputs = widen(ids), widen(positions), widen(np.ones(ids.shape, bool))
+        logits, features, fresh, best = _target_pass(
+            target, *inputs, mask, committed, at, taps=drafter.target_layers
+        )
+        return *(np.asarray(value)[:, : ids.shape[1]] for value in (logits, features)), fresh, best
 
     ids, positions = golden["prefill_input_ids"], golden["prefill_position_ids"]
-    passed, logits = run(ids, positions, causal_mask(prompt), committed, at)
+    logits, features, fresh, _ = run(ids, positions, causal_mask(padded(prompt)))
     case.close("prefill logits", logits[:, -1:], golden["prefill_logits"], LIMIT)
-    case.close("prefill features", passed.features, golden["prefill_features"], LIMIT)
-    committed = _append(committed, passed.fresh, at + prompt, at)
-    features, known, at = passed.features, at, at + prompt
+    case.close("prefill features", features, golden["prefill_features"], LIMIT)
+    committed = _append(committed, fresh, at + np.int32(prompt), at)
+    known, at = at, at + np.int32(prompt)
 
     distances: list[float] = []
     for index in range(rounds):
@@ -194,43 +220,51 @@ def _check_trace(case: Case, pair: Pair, golden: Mapping[str, np.ndarray]) -> No
         new = inputs["target_hidden"].shape[1]
         case.close(f"{name} target_hidden", features, inputs["target_hidden"], LIMIT)
         drafted = inputs["draft_position_ids"]
-        context = _extend(drafter, context, inputs["target_hidden"], drafted[:, :new], at - known, known)
         block = inputs["noise_embedding"].shape[1]
         ids = golden[f"r{index}_verify_input_ids"]
         anchor = np.append(ids[0, :1], np.full(block - 1, drafter.config.mask_token_id, np.int32))[None]
-        case.close(
-            f"{name} noise_embedding", target.embed(jnp.asarray(anchor)), inputs["noise_embedding"], LIMIT
+        context, embedded, hidden, logits = _draft(
+            target,
+            drafter,
+            context,
+            widen(inputs["target_hidden"]),
+            widen(drafted[:, :new]),
+            at - known,
+            known,
+            anchor,
+            inputs["noise_embedding"],
+            drafted[:, new:],
         )
-        hidden, logits = _draft(target, drafter, inputs["noise_embedding"], drafted[:, new:], context, at)
+        case.close(f"{name} noise_embedding", embedded, inputs["noise_embedding"], LIMIT)
         case.close(f"{name} draft_hidden", hidden, golden[f"r{index}_draft_hidden"], LIMIT)
         case.close(f"{name} draft_logits", logits, golden[f"r{index}_draft_logits"], LIMIT)
 
         shape = _traced_tree(golden, index)
         if block == drafter.block_size:
-            own = _own_tree(
-                golden[f"r{index}_draft_logits"][:, 1:], shape.tokens[:, 0], int(golden["budget"])
-            )
-            expected = _prefixes(shape.tokens[0].tolist(), shape.parents[0].tolist())
+            drafts, budget = golden[f"r{index}_draft_logits"][:, 1:], int(golden["budget"])
+            own = jax.device_get(_own_tree(drafts, ids[:, 0], budget))
+            slots = ids.shape[1]
+            expected = _prefixes(ids[0].tolist(), np.asarray(shape.parents)[0, :slots].tolist())
             width = int(own.count[0]) + 1
             actual = _prefixes(own.tokens[0, :width].tolist(), own.parents[0, :width].tolist())
             distances.append(_distance(actual, expected))
 
         positions = golden[f"r{index}_verify_position_ids"]
-        passed, logits = run(ids, positions, shape.ancestors, committed, at)
+        logits, features, fresh, best = run(ids, positions, shape.ancestors)
         case.close(f"{name} verify_logits", logits, golden[f"r{index}_verify_logits"], LIMIT)
-        case.close(f"{name} verify_features", passed.features, golden[f"r{index}_verify_features"], LIMIT)
-        path = _follow(shape, jnp.argmax(logits, axis=-1).astype(jnp.int32), block - 1)
-        count = int(path.count[0])
+        case.close(f"{name} verify_features", features, golden[f"r{index}_verify_features"], LIMIT)
+        path = jax.device_get(_follow(shape, best, block - 1))
+        count = path.count[0]
         case.equal(f"{name} accepted", count, lengths_of[index])
-        committed = _commit(committed, passed.fresh, path.slots, path.count, at)
-        features = passed.features[:, path.slots[0, :count]]
+        committed = _commit(committed, fresh, path.slots, path.count, at)
+        features = features[:, path.slots[0, :count]]
         known, at = at, at + count
     _check_trees(case, distances)
 
 
 def _traced_tree(golden: Mapping[str, np.ndarray], index: int) -> Tree:
-    """The verified tree: of every slot, the parent is the last slot before it that it sees."""
-    ids = jnp.asarray(golden[f"r{index}_verify_input_ids"])
+    """The verified tree, padded: of every slot, the parent is the last slot before it that it sees."""
+    ids = golden[f"r{index}_verify_input_ids"]
     slots = ids.shape[1]
     if f"r{index}_verify_visible" in golden:
         visible = golden[f"r{index}_verify_visible"][:, -slots:]
@@ -239,11 +273,11 @@ def _traced_tree(golden: Mapping[str, np.ndarray], index: int) -> Tree:
     else:
         visible, parents = np.tri(slots, dtype=bool), np.arange(slots) - 1
     return Tree(
-        tokens=ids,
-        parents=jnp.asarray(parents, jnp.int32)[None],
-        depths=jnp.asarray(visible.sum(axis=1) - 1, jnp.int32)[None],
+        tokens=jnp.asarray(widen(ids)),
+        parents=jnp.asarray(widen(parents.astype(np.int32)[None], -1)),
+        depths=jnp.asarray(widen((visible.sum(axis=1) - 1).astype(np.int32)[None])),
         count=jnp.array([slots - 1], jnp.int32),
-        ancestors=pack_mask(visible[None]),
+        ancestors=widen_mask(visible[None]),
     )
 
 
@@ -251,16 +285,17 @@ _append = jax.jit(append)
 _commit = jax.jit(commit)
 _follow = jax.jit(follow, static_argnums=2)
 _build = jax.jit(build, static_argnames="budget")
+_spine = jax.jit(spine)
 
 
-def _own_tree(logits: np.ndarray, anchor: jax.Array, budget: int) -> Tree:
+def _own_tree(logits: np.ndarray, anchor: np.ndarray, budget: int) -> Tree:
     """The tree or, for a negative budget, the chain that this package makes of draft logits."""
-    depth = jnp.array([logits.shape[1]], jnp.int32)
+    depth = np.array([logits.shape[1]], np.int32)
     if budget < 0:
-        return spine(jnp.asarray(logits), anchor, depth_limit=depth)
+        return _spine(logits, anchor, depth_limit=depth)
     limits = {
-        "row_budget": jnp.array([budget], jnp.int32),
-        "topk": jnp.array([logits.shape[2]], jnp.int32),
+        "row_budget": np.array([budget], np.int32),
+        "topk": np.array([logits.shape[2]], np.int32),
         "depth_limit": depth,
     }
     return _build(logits, anchor, budget=budget, **limits)

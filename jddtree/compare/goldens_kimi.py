@@ -12,12 +12,13 @@ from safetensors.numpy import load_file
 
 from jddtree.cache import append
 from jddtree.compare.checks import Case, Cases, reading
+from jddtree.compare.padding import padded, widen, widen_mask
 from jddtree.compare.weights import FLOAT32, reference_kimi
 from jddtree.models.kimi_k2 import KimiK2
 from jddtree.models.layers import rope_tables
 from jddtree.models.moe import MoE
 from jddtree.models.target import Cache, Pass
-from pallas_kernels.tree_attention.api import causal_mask, pack_mask
+from pallas_kernels.tree_attention.api import causal_mask
 
 Golden = Mapping[str, np.ndarray]
 
@@ -58,10 +59,11 @@ def model_outputs(folder: Path) -> Cases:
 @jax.jit
 def _run(
     model: KimiK2, ids, positions, valid, mask, cache: Cache, lengths
-) -> tuple[Pass, jax.Array, jax.Array]:
-    """One pass that taps every layer, with the embeddings and the logits."""
+) -> tuple[Pass, jax.Array, jax.Array, Cache]:
+    """One pass that taps every layer, with the embeddings, the logits, and the cache with all valid slots."""
     passed = model(ids, positions, valid, mask, cache, lengths, tuple(range(model.config.num_layers)))
-    return passed, model.embed(ids), model.logits(passed.hidden)
+    full = append(cache, passed.fresh, jnp.sum(valid, axis=1, dtype=jnp.int32), lengths)
+    return passed, model.embed(ids), model.logits(passed.hidden), full
 
 
 @jax.jit
@@ -88,36 +90,35 @@ def _one_pass(case: Case, model: KimiK2, golden: Golden) -> None:
     ids = golden["tree_ids" if "tree_ids" in golden else "input_ids"]
     rows, slots = ids.shape
     prefix = golden["prefix_ids"].shape[1] if "prefix_ids" in golden else 0
-    committed = model.new_cache(rows, prefix + slots, FLOAT32)
-    lengths = jnp.zeros((rows,), jnp.int32)
+    committed = model.new_cache(rows, padded(prefix + slots), FLOAT32)
+    lengths = np.zeros((rows,), np.int32)
     if prefix:
         positions = np.broadcast_to(np.arange(prefix, dtype=np.int32), (rows, prefix))
-        passed, _, logits = _run(
-            model,
-            golden["prefix_ids"],
-            positions,
-            np.ones((rows, prefix), bool),
-            causal_mask(prefix),
-            committed,
-            lengths,
+        _, _, logits, committed = _run(
+            model, *_inputs(golden["prefix_ids"], positions), _causal(prefix), committed, lengths
         )
-        case.close("prefix_logits", logits, golden["prefix_logits"], LIMIT)
-        committed = append(committed, passed.fresh, jnp.full_like(lengths, prefix), lengths)
-        lengths = lengths + prefix
-    mask = (
-        pack_mask(golden["ancestor_mask"].astype(bool)) if "ancestor_mask" in golden else causal_mask(slots)
-    )
-    positions, valid = golden["position_ids"], np.ones((rows, slots), bool)
-    passed, embedded, logits = _run(model, ids, positions, valid, mask, committed, lengths)
+        case.close("prefix_logits", np.asarray(logits)[:, :prefix], golden["prefix_logits"], LIMIT)
+        lengths = lengths + np.int32(prefix)
+    mask = widen_mask(golden["ancestor_mask"].astype(bool)) if "ancestor_mask" in golden else _causal(slots)
+    inputs = _inputs(ids, golden["position_ids"])
+    passed, embedded, logits, full = jax.device_get(_run(model, *inputs, mask, committed, lengths))
     if "embed" in golden:
-        case.close("embed", embedded, golden["embed"], LIMIT)
-    _stage_checks(case, model, golden, positions, valid, mask, committed, lengths)
+        case.close("embed", embedded[:, :slots], golden["embed"], LIMIT)
+    _stage_checks(case, model, golden, *inputs[1:], mask, committed, lengths)
     _layer_checks(case, model, golden, passed)
-    full = append(committed, passed.fresh, jnp.full_like(lengths, slots), lengths)
-    _cache_checks(case, model, golden, full)
+    _cache_checks(case, model, golden, full, prefix + slots)
     if "final_norm" in golden:
-        case.close("final_norm", passed.hidden, golden["final_norm"], LIMIT)
-    case.close("logits", logits, golden["logits"], LIMIT)
+        case.close("final_norm", passed.hidden[:, :slots], golden["final_norm"], LIMIT)
+    case.close("logits", logits[:, :slots], golden["logits"], LIMIT)
+
+
+def _inputs(ids: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids, positions and which slots are valid, padded."""
+    return widen(ids), widen(positions), widen(np.ones(ids.shape, bool))
+
+
+def _causal(slots: int) -> jax.Array:
+    return causal_mask(padded(slots))
 
 
 def _stage_checks(
@@ -127,10 +128,11 @@ def _stage_checks(
     for index in range(model.config.num_layers):
         before = "embed" if index == 0 else f"layer{index - 1}.out"
         if before in golden and f"layer{index}.attn_out" in golden:
-            inputs[index] = golden[before], golden[f"layer{index}.attn_out"]
-    for index, (attn_out, mlp_out, weights) in _stages(
-        model, inputs, positions, valid, mask, committed, lengths
-    ).items():
+            inputs[index] = widen(golden[before]), widen(golden[f"layer{index}.attn_out"])
+    stages = jax.device_get(_stages(model, inputs, positions, valid, mask, committed, lengths))
+    slots = golden["logits"].shape[1]
+    for index, outputs in stages.items():
+        attn_out, mlp_out, weights = (output if output is None else output[:, :slots] for output in outputs)
         case.close(f"layer {index} attn_out", attn_out, golden[f"layer{index}.attn_out"], LIMIT)
         case.close(f"layer {index} mlp_out", mlp_out, golden[f"layer{index}.mlp_out"], LIMIT)
         if weights is not None:
@@ -138,21 +140,23 @@ def _stage_checks(
 
 
 def _layer_checks(case: Case, model: KimiK2, golden: Golden, passed: Pass) -> None:
-    outputs = np.split(np.asarray(passed.features), model.config.num_layers, axis=-1)
+    slots = golden["logits"].shape[1]
+    outputs = np.split(passed.features[:, :slots], model.config.num_layers, axis=-1)
     experts = iter(passed.experts)
     for index, output in enumerate(outputs):
         if f"layer{index}.out" in golden:
             case.close(f"layer {index} out", output, golden[f"layer{index}.out"], LIMIT)
         if model.config.is_moe(index):
-            chosen = np.sort(np.asarray(next(experts)), axis=-1)
+            chosen = np.sort(next(experts)[:, :slots], axis=-1)
             if f"layer{index}.topk_idx" in golden:
                 case.equal(f"layer {index} experts", chosen, golden[f"layer{index}.topk_idx"])
 
 
-def _cache_checks(case: Case, model: KimiK2, golden: Golden, full: Any) -> None:
+def _cache_checks(case: Case, model: KimiK2, golden: Golden, full: Any, used: int) -> None:
     rank = model.config.kv_lora_rank
-    for index, latent in enumerate(full):
+    for index, whole in enumerate(full):
         if f"layer{index}.cache_ckv" in golden:
+            latent = np.asarray(whole)[:, :used]
             case.close(f"layer {index} ckv", latent[:, :, 0, :rank], golden[f"layer{index}.cache_ckv"], LIMIT)
             case.close(
                 f"layer {index} krope", latent[:, :, 0, rank:], golden[f"layer{index}.cache_krope"], LIMIT
@@ -160,41 +164,26 @@ def _cache_checks(case: Case, model: KimiK2, golden: Golden, full: Any) -> None:
 
 
 def _pieces(case: Case, model: KimiK2, golden: Golden) -> None:
-    """The same tokens in pieces over a growing cache. Pieces are padded to one width, as the prefill does."""
+    """The same tokens in pieces over a growing cache. Pieces are padded, as the prefill does."""
     ids, positions = golden["input_ids"], golden["position_ids"]
     rows, total = ids.shape
-    width = int(golden["chunk_sizes"].max())
-    committed = model.new_cache(rows, total, FLOAT32)
+    committed = model.new_cache(rows, padded(total), FLOAT32)
     logits, begin = [], 0
     for size in golden["chunk_sizes"].tolist():
-        padding = [(0, 0), (0, width - size)]
-        valid = np.broadcast_to(np.arange(width) < size, (rows, width))
-        lengths = jnp.full((rows,), begin, jnp.int32)
-        passed, _, piece = _run(
-            model,
-            np.pad(ids[:, begin : begin + size], padding),
-            np.pad(positions[:, begin : begin + size], padding),
-            valid,
-            causal_mask(width),
-            committed,
-            lengths,
+        piece = slice(begin, begin + size)
+        lengths = np.full((rows,), begin, np.int32)
+        _, _, computed, committed = _run(
+            model, *_inputs(ids[:, piece], positions[:, piece]), _causal(size), committed, lengths
         )
-        logits.append(piece[:, :size])
-        committed = append(committed, passed.fresh, jnp.full_like(lengths, size), lengths)
+        logits.append(np.asarray(computed)[:, :size])
         begin += size
     case.equal("tokens fed", begin, total)
     case.close("logits", np.concatenate(logits, axis=1), golden["logits"], LIMIT)
-    _cache_checks(case, model, golden, committed)
+    _cache_checks(case, model, golden, committed, total)
 
 
-def _causal_logits(model: KimiK2, golden: Golden) -> jax.Array:
+def _causal_logits(model: KimiK2, golden: Golden) -> np.ndarray:
     rows, slots = golden["input_ids"].shape
-    return _run(
-        model,
-        golden["input_ids"],
-        golden["position_ids"],
-        np.ones((rows, slots), bool),
-        causal_mask(slots),
-        model.new_cache(rows, slots, FLOAT32),
-        jnp.zeros((rows,), jnp.int32),
-    )[2]
+    inputs = _inputs(golden["input_ids"], golden["position_ids"])
+    empty, nothing = model.new_cache(rows, padded(slots), FLOAT32), np.zeros((rows,), np.int32)
+    return np.asarray(_run(model, *inputs, _causal(slots), empty, nothing)[2])[:, :slots]

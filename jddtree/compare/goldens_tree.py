@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jddtree.accept import follow
 from jddtree.cache import commit
 from jddtree.compare.checks import Case, Cases, read_arrays, read_facts
+from jddtree.compare.padding import padded, widen
 from jddtree.tree import Tree, ancestor_bits, build, build_from_top, first_child_next_sibling
 from pallas_kernels.tree_attention.reference import unpack_mask
 
@@ -38,9 +38,9 @@ def tree_build(folder: Path) -> Cases:
 
 def _from_top(case: Case, golden: Golden) -> None:
     anchor, limits = _inputs(golden)
-    tokens, log_probs = (golden[name][None] for name in ("top_token_ids", "top_log_probs"))
+    tokens, log_probs = _roomy(golden["top_token_ids"], 0.0), _roomy(golden["top_log_probs"], -np.inf)
     tree, visible, links = jax.device_get(
-        _build_with_views(tokens, log_probs, anchor, budget=int(golden["budget"]), **limits)
+        _build_with_views(tokens, log_probs, anchor, budget=_size(int(golden["budget"])), **limits)
     )
     visible = visible[0]
     count = len(golden["node_token_ids"])
@@ -86,7 +86,8 @@ _build = partial(jax.jit, static_argnames="budget")(build)
 def _from_logits(case: Case, golden: Golden, facts: Mapping[str, Any]) -> None:
     anchor, limits = _inputs(golden)
     logits, count = golden["logits"], len(golden["node_token_ids"])
-    tree = jax.device_get(_build(logits[None], anchor, budget=int(golden["budget"]), **limits))
+    budget = _size(int(golden["budget"]))
+    tree = jax.device_get(_build(_roomy(logits, -np.inf), anchor, budget=budget, **limits))
     case.equal("from logits: count", tree.count[0], count)
     if int(tree.count[0]) != count or count == 0:
         return
@@ -107,8 +108,21 @@ def _from_logits(case: Case, golden: Golden, facts: Mapping[str, Any]) -> None:
         case.equal("from logits: tokens", tokens[1 : count + 1], golden["node_token_ids"])
 
 
+def _size(size: int) -> int:
+    """The power of four, 16 or more, that holds ``size``; 0 for 0."""
+    return 4 ** max(-(-(size - 1).bit_length() // 2), 2) if size else 0
+
+
+def _roomy(values: np.ndarray, nothing: float) -> np.ndarray:
+    """[D, C] as one row of few sizes, with ``nothing`` after what there is: cases share programs, and a tree
+    has its own size as a limit, as the decoder's rows have.
+    """
+    room = [(0, _size(size) - size) for size in values.shape]
+    return np.pad(values, room, constant_values=nothing)[None]
+
+
 def _inputs(golden: Golden) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The anchor, and limits that limit nothing."""
+    """The anchor, and the case's sizes as limits."""
     depth, vocabulary = golden["logits"].shape
     limits = {"row_budget": int(golden["budget"]), "topk": vocabulary, "depth_limit": depth}
     return golden["root_token_id"].reshape(1), {
@@ -140,28 +154,32 @@ def tree_follow(folder: Path) -> Cases:
         def body(case: Case, path: Path = path) -> None:
             golden = read_arrays(path)
             parents, depths = golden["parents"], golden["node_depths"]
-            slots, deepest = len(parents), int(depths.max(initial=0))
-            tree = Tree(
-                tokens=jnp.asarray(np.append([0], golden["node_token_ids"]), jnp.int32)[None],
-                parents=jnp.asarray(parents)[None],
-                depths=jnp.asarray(np.append([0], depths), jnp.int32)[None],
-                count=jnp.array([slots - 1], jnp.int32),
-                ancestors=ancestor_bits(jnp.asarray(parents)[None], deepest),
+            slots, deepest = len(parents), padded(int(depths.max(initial=0)))
+            tokens, depths = (np.append([0], nodes)[None] for nodes in (golden["node_token_ids"], depths))
+            walked, links = jax.device_get(
+                _follow_with_links(
+                    widen(tokens.astype(np.int32)),
+                    widen(parents[None], -1),
+                    widen(depths.astype(np.int32)),
+                    np.array([slots - 1], np.int32),
+                    widen(golden["posterior"][None]),
+                    depth=deepest,
+                )
             )
-            walked, links = jax.device_get(_follow_with_links(tree, golden["posterior"][None], depth=deepest))
             count = int(walked.count[0])
             case.equal("accepted_indices", walked.slots[0, :count], golden["accepted_indices"])
             case.equal("accepted_tokens", walked.tokens[0, : count - 1], golden["accepted_tokens"])
             case.equal("bonus_token", walked.tokens[0, count - 1], golden["bonus_token"])
-            case.equal("first_child", links[0][0], golden["first_child"])
-            case.equal("next_sibling", links[1][0], golden["next_sibling"])
+            case.equal("first_child", links[0][0, :slots], golden["first_child"])
+            case.equal("next_sibling", links[1][0, :slots], golden["next_sibling"])
 
         yield path.stem, body
 
 
 @partial(jax.jit, static_argnames="depth")
-def _follow_with_links(tree: Tree, posterior, *, depth: int):
-    return follow(tree, posterior, depth), first_child_next_sibling(tree.parents)
+def _follow_with_links(tokens, parents, depths, count, posterior, *, depth: int):
+    tree = Tree(tokens, parents, depths, count, ancestor_bits(parents, depth))
+    return follow(tree, posterior, depth), first_child_next_sibling(parents)
 
 
 _commit = jax.jit(commit)

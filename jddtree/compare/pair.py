@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jddtree.command import json_writer, say
 from jddtree.config import DFlashConfig
@@ -26,7 +26,6 @@ from jddtree.exactness import compare
 from jddtree.finish import Generation
 from jddtree.load import Pair, pair_places
 from jddtree.models.dflash import DFlash
-from jddtree.models.drafter import Drafter
 from jddtree.models.target import Cache, Target
 from jddtree.prompts import Wishes
 from jddtree.pytree import pytree_dataclass
@@ -58,10 +57,17 @@ CAUSES = (
 
 
 @pytree_dataclass
-class _Around:
-    """What drafters around another one leave as it is."""
+class Probed:
+    """A drafter that is shown and drafts what arrays say, so that one program serves for all of its changes.
 
-    inner: Drafter
+    channels: of the features of `near` layers, those that ``inner`` is shown, in this order. texts: prompts
+    and plain decoding's texts by position, drafted if it ``knows``.
+    """
+
+    inner: DFlash
+    channels: Int[Array, " C"]
+    texts: Int[Array, "B T"]
+    knows: Bool[Array, ""]
 
     @property
     def config(self) -> DFlashConfig:
@@ -73,7 +79,7 @@ class _Around:
 
     @property
     def target_layers(self) -> tuple[int, ...]:
-        return self.inner.target_layers
+        return near(self.config)
 
     @property
     def max_position(self) -> int:
@@ -83,35 +89,15 @@ class _Around:
         return self.inner.new_cache(rows, slots, dtype)
 
     def context(self, features: Float[Array, "B T FM"], positions: Int[Array, "B T"]) -> Cache:
-        return self.inner.context(features, positions)
-
-    def draft(
-        self, target: Target, anchor: Int[Array, " B"], lengths: Int[Array, " B"], cache: Cache
-    ) -> Float[Array, "B D V"]:
-        return self.inner.draft(target, anchor, lengths, cache)
-
-
-@pytree_dataclass
-class Rolled(_Around):
-    """A drafter that is shown its features with every channel in another one's place."""
-
-    def context(self, features: Float[Array, "B T FM"], positions: Int[Array, "B T"]) -> Cache:
-        # One more than half, so that no tapped layer falls into another's place channel by channel.
-        return self.inner.context(jnp.roll(features, features.shape[-1] // 2 + 1, axis=-1), positions)
-
-
-@pytree_dataclass
-class Knowing(_Around):
-    """A drafter that drafts what ``texts`` holds: prompts and plain decoding's texts, by position."""
-
-    texts: Int[Array, "B T"]
+        return self.inner.context(features[..., self.channels], positions)
 
     def draft(
         self, target: Target, anchor: Int[Array, " B"], lengths: Int[Array, " B"], cache: Cache
     ) -> Float[Array, "B D V"]:
         places = lengths[:, None] + 1 + jnp.arange(self.block_size - 1, dtype=jnp.int32)
         ids = jnp.take_along_axis(self.texts, jnp.minimum(places, self.texts.shape[1] - 1), axis=1)
-        return jax.nn.one_hot(ids, target.config.vocab_size, dtype=jnp.float32)
+        known = jax.nn.one_hot(ids, target.config.vocab_size, dtype=jnp.float32)
+        return jnp.where(self.knows, known, self.inner.draft(target, anchor, lengths, cache))
 
 
 @dataclass(frozen=True)
@@ -196,12 +182,20 @@ def main(flags: argparse.Namespace) -> int:
     return 0 if found.verdict == "sound" else 1
 
 
-def shifted(drafter: DFlash, by: int) -> DFlash:
-    """The drafter with features of other layers: ``by`` layers up, as far as there are any."""
-    moved, config = nnx.clone(drafter), drafter.config
-    layers = tuple(min(max(tap + by, 0), config.num_target_layers - 1) for tap in config.target_layers)
-    moved.config = replace(config, target_layers=layers)
-    return moved
+def shifted(config: DFlashConfig, by: int) -> tuple[int, ...]:
+    """The layers that the drafter taps, ``by`` layers up, as far as there are any."""
+    return tuple(min(max(tap + by, 0), config.num_target_layers - 1) for tap in config.target_layers)
+
+
+def near(config: DFlashConfig) -> tuple[int, ...]:
+    """The layers that the drafter taps, and those one below and one above, from the lowest up."""
+    return tuple(sorted({tap for by in (-1, 0, 1) for tap in shifted(config, by)}))
+
+
+def channels(config: DFlashConfig, by: int, width: int) -> np.ndarray:
+    """Which features of `near` layers, ``width`` each, are those of the layers ``by`` above the drafter's."""
+    places = [near(config).index(tap) for tap in shifted(config, by)]
+    return (np.array(places, np.int32)[:, None] * width + np.arange(width, dtype=np.int32)).reshape(-1)
 
 
 def based(drafter: DFlash, base: float) -> DFlash:
@@ -224,20 +218,34 @@ def examine(pair: Pair, tasks: Sequence[Task]) -> Found:
         whole = [*task.prompt, *text.output_ids]
         texts[row, : len(whole)] = whole
 
-    def lengths(drafter: Any) -> tuple[list[Generation], list[int]]:
-        results = Engine(replace(pair, drafter=drafter), method="chain").generate(tasks)
+    def lengths(engine: Engine) -> tuple[list[Generation], list[int]]:
+        results = engine.generate(tasks)
         # The last round of a text drafts past its end.
         whole = [count for result in results for count in result.acceptance_lengths[:-1]]
         if not whole:
             raise InputError("the texts are too short to tell: raise --max-new-tokens")
         return results, whole
 
-    results, as_is = lengths(pair.drafter)
+    def probed(order: np.ndarray, knows: bool = False) -> tuple[list[Generation], list[int]]:
+        engine.decoder(tasks).exchange(replace(probe, channels=jnp.asarray(order), knows=jnp.array(knows)))
+        return lengths(engine)
+
+    def by_base(base: float) -> float:
+        moved: Any = based(inner, base)
+        return float(np.mean(lengths(Engine(replace(pair, drafter=moved), method="chain"))[1]))
+
+    inner, width = pair.drafter, pair.target.config.hidden_size
+    own_channels = channels(inner.config, 0, width)
+    probe: Any = Probed(inner, jnp.asarray(own_channels), jnp.asarray(texts), jnp.array(False))
+    engine = Engine(replace(pair, drafter=probe), method="chain")
+    results, as_is = probed(own_channels)
     checks = [
         compare(ours.output_ids, theirs.output_ids, theirs.margins)
         for ours, theirs in zip(results, plain, strict=True)
     ]
-    own = pair.drafter.config.rope.theta
+    # One more than half, so that no tapped layer falls into another's place channel by channel.
+    rolled = np.roll(own_channels, len(own_channels) // 2 + 1)
+    own = inner.config.rope.theta
     others = [base for base in dict.fromkeys((pair.target.config.rope.theta, *BASES)) if base != own]
     return Found(
         block_size=pair.block_size,
@@ -246,9 +254,9 @@ def examine(pair: Pair, tasks: Sequence[Task]) -> Found:
         rounds=len(as_is),
         first=float(np.mean([count > 1 for count in as_is])),
         pair=float(np.mean(as_is)),
-        rolled=float(np.mean(lengths(Rolled(pair.drafter))[1])),
-        below=float(np.mean(lengths(shifted(pair.drafter, -1))[1])),
-        above=float(np.mean(lengths(shifted(pair.drafter, 1))[1])),
-        bases={base: float(np.mean(lengths(based(pair.drafter, base))[1])) for base in others},
-        perfect=float(np.mean(lengths(Knowing(pair.drafter, jnp.asarray(texts)))[1])),
+        rolled=float(np.mean(probed(rolled)[1])),
+        below=float(np.mean(probed(channels(inner.config, -1, width))[1])),
+        above=float(np.mean(probed(channels(inner.config, 1, width))[1])),
+        bases={base: by_base(base) for base in others},
+        perfect=float(np.mean(probed(own_channels, knows=True)[1])),
     )

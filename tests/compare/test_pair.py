@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from jddtree.compare.pair import Found, based, examine, shifted
+from jddtree.compare.pair import Found, based, channels, examine, near, shifted
 from jddtree.config import Rope
 from jddtree.engine import Engine
 
@@ -60,10 +61,20 @@ def test_a_trained_pair_is_sound(trained, trained_runs):
 
 
 def test_taps_move_as_far_as_there_are_layers(trained):
-    taps, last = trained.drafter.target_layers, trained.drafter.config.num_target_layers - 1
-    assert shifted(trained.drafter, 1).target_layers == tuple(min(tap + 1, last) for tap in taps)
-    assert shifted(trained.drafter, -99).target_layers == (0,) * len(taps)
-    assert trained.drafter.target_layers == taps
+    config = trained.drafter.config
+    taps, last = config.target_layers, config.num_target_layers - 1
+    assert shifted(config, 1) == tuple(min(tap + 1, last) for tap in taps)
+    assert shifted(config, -99) == (0,) * len(taps)
+    assert shifted(config, 0) == taps
+
+
+def test_channels_are_those_of_the_layers_that_are_shown(trained):
+    config = replace(trained.drafter.config, target_layers=(0, 3, 7), num_target_layers=8)
+    features = np.array([[10 * layer, 10 * layer + 1] for layer in near(config)]).reshape(-1)
+    assert near(config) == (0, 1, 2, 3, 4, 6, 7)
+    assert features[channels(config, 0, 2)].tolist() == [0, 1, 30, 31, 70, 71]
+    assert features[channels(config, -1, 2)].tolist() == [0, 1, 20, 21, 60, 61]
+    assert features[channels(config, 1, 2)].tolist() == [10, 11, 40, 41, 70, 71]
 
 
 def test_another_base_is_the_same_drafter_otherwise(trained):

@@ -63,8 +63,10 @@ def law(temperature: float, cut: str) -> Law:
     return exact(target(), PROMPT, LENGTH, Sample(temperature, **CUTS[cut]))
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("cut", "temperature"),
+    [("no cut", 0.6), ("no cut", 1.0), ("top-k", 0.6), ("top-p", 1.0), ("min-p", 1.0)],
+)
 @pytest.mark.parametrize("rule", accept.RULES)
 @pytest.mark.parametrize("method", ["chain", "tree"])
 def test_draws_have_the_targets_law(method, rule, cut, temperature):
