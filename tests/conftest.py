@@ -1,5 +1,6 @@
 """JAX settings, hypothesis profile and fixtures that every test shares."""
 
+import gc
 import json
 import os
 import shutil
@@ -18,6 +19,9 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_default_matmul_precision", "highest")
 # Most of the suite's time is compiling: the compiler's costly passes take more than they give at these sizes.
 jax.config.update("jax_disable_most_optimizations", True)
+
+# Tracing makes many objects; searching them for cycles as often as usual takes up to a tenth of the time.
+gc.set_threshold(50_000)
 
 # No deadline: the first example of a property compiles. Fixed examples: a red run is red for everyone.
 hypothesis.settings.register_profile("jddtree", deadline=None, max_examples=25, derandomize=True)
