@@ -1,6 +1,7 @@
 """What a program is traced for."""
 
 import jax
+import jax.numpy as jnp
 
 
 def is_tpu() -> bool:
@@ -25,6 +26,13 @@ def is_hopper() -> bool:
 def processors(usual: int) -> int:
     """Multiprocessors of a GPU here, ``usual`` where JAX does not tell."""
     return getattr(jax.local_devices()[0], "core_count", usual)
+
+
+def require_one_dtype(*arrays: jax.Array | None) -> None:
+    """Raises NotImplementedError for arrays of several dtypes, and of others than bfloat16 and float32."""
+    dtypes = {array.dtype for array in arrays if array is not None}
+    if len(dtypes) > 1 or not dtypes <= {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)}:
+        raise NotImplementedError(f"dtypes {', '.join(sorted(map(str, dtypes)))}")
 
 
 def require_triton() -> str:

@@ -21,6 +21,12 @@ def load(ref, *places: jax.Array, mask: jax.Array) -> jax.Array:
     return plgpu.load(view, mask=jnp.broadcast_to(mask, shape), other=jnp.zeros((), ref.dtype))
 
 
+def store(ref, values: jax.Array, *places: jax.Array, mask: jax.Array) -> None:
+    """Write ``values``, cast, at ``places`` as `load` reads them; nothing outside the mask."""
+    places = tuple(jnp.broadcast_to(place, values.shape) for place in places)
+    plgpu.store(ref.at[places], values.astype(ref.dtype), mask=mask)
+
+
 def iota(size: int) -> jax.Array:
     """0 .. size - 1, int32."""
     return lax.iota(jnp.int32, size)

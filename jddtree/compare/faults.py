@@ -62,6 +62,7 @@ def _other_rope() -> Generator[None]:
     with (
         mock.patch.object(gqa, "rotate", _rotate_pairs),
         mock.patch.object(mla, "rotate_pairs", layers.rotate_halves),
+        mock.patch.object(mla, "prepare", _prepare_halves),
     ):
         yield
     jax.clear_caches()
@@ -74,6 +75,14 @@ def _rotate_pairs(heads, values, weights, cos, sin, *, eps):
         for x, weight in zip(heads, weights, strict=True)
     )
     return *(layers.rotate_pairs(x, cos, sin) for x in normed), values
+
+
+def _prepare_halves(q, kv, q_weight, kv_weight, cos, sin, *, eps):
+    """`pallas_kernels.latent.api.prepare` with the dense models' pairing."""
+    rank = kv_weight.shape[0]
+    latent = layers.rms_norm(kv[..., :rank], kv_weight, eps)
+    key = layers.rotate_halves(kv[:, :, None, rank:], cos, sin)[:, :, 0]
+    return layers.rms_norm(q, q_weight, eps), jnp.concatenate([latent, key], axis=-1)
 
 
 def _changed(pair: Pair, name: str, change, fault: Fault) -> Pair:

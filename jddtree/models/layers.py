@@ -13,6 +13,7 @@ from jddtree import sharding
 from jddtree.config import Llama3Rope, Rope
 from jddtree.quantization import dequantize, quantize
 from pallas_kernels.grouped_matmul.api import Int4
+from pallas_kernels.rotation import rotated
 
 FLOAT32 = jnp.dtype(jnp.float32)
 
@@ -83,7 +84,7 @@ def _rotate(low: Array, high: Array, cos: Array, sin: Array, dtype: jnp.dtype) -
     """Rotate the pairs (low, high) of [B, N, H, dim/2]; the halves come back side by side."""
     low, high = low.astype(jnp.float32), high.astype(jnp.float32)
     cos, sin = cos[:, :, None], sin[:, :, None]
-    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(dtype)
+    return jnp.concatenate(rotated(low, high, cos, sin), axis=-1).astype(dtype)
 
 
 def rotate_halves(x: Float[Array, "B N H dim"], cos: Array, sin: Array) -> Float[Array, "B N H dim"]:

@@ -5,12 +5,11 @@ from functools import partial
 from math import prod
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.triton import iota, load
+from pallas_kernels.triton import iota, load, store
 
 CHANNELS = 4096
 """That a program copies at a time, at most: no more than 32 registers of a thread."""
@@ -32,10 +31,9 @@ def write_kernel(slots_ref, count_ref, lengths_ref, *refs, leaves: int) -> None:
         def _():
             for first in range(0, width, size):
                 channel = first + iota(size)
-                at = partial(jnp.broadcast_to, shape=channel.shape)
                 inside = channel < width
-                values = load(new, at(row), at(slot), channel, mask=inside).astype(written[leaf].dtype)
-                plgpu.store(written[leaf].at[at(row), at(place), channel], values, mask=inside)
+                values = load(new, row, slot, channel, mask=inside)
+                store(written[leaf], values, row, place, channel, mask=inside)
 
     @pl.when(order < count_ref[row])
     def _():

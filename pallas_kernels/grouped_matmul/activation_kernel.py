@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.grouped_matmul.as_published import activated
-from pallas_kernels.triton import iota, load
+from pallas_kernels.triton import iota, load, store
 
 MOST = 256
 """Features of a program."""
@@ -28,8 +28,8 @@ def activation_kernel(sums_ref, count_ref, out_ref, *, features: int) -> None:
             place = jnp.int32(part)[None, None], split, row[None, None], feature[None]
             return jnp.sum(load(sums_ref, *place, mask=(split < splits) & inside[None]), axis=0)
 
-        value = activated([summed(part) for part in range(parts)]).astype(out_ref.dtype)
-        plgpu.store(out_ref.at[jnp.broadcast_to(row, feature.shape), feature], value, mask=inside)
+        value = activated([summed(part) for part in range(parts)])
+        store(out_ref, value, row, feature, mask=inside)
 
     # The first row at once: to read how many there are takes its time, and few blocks have more than one.
     activate_row(jnp.int32(0), None)

@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.triton import iota, load
+from pallas_kernels.triton import iota, load, store
 
 
 def gather_kernel(ids_ref, x_ref, expert_ref, count_ref, place_ref, taken_ref, *, chosen: int) -> None:
@@ -46,7 +46,7 @@ def gather_kernel(ids_ref, x_ref, expert_ref, count_ref, place_ref, taken_ref, *
         def copy(row, _):
             token = lax.div(of_rank(before + 1 + row), jnp.int32(chosen))
             values = load(x_ref, jnp.broadcast_to(token, channel.shape), channel, mask=inside)
-            plgpu.store(taken_ref.at[jnp.broadcast_to(row, channel.shape), channel], values, mask=inside)
+            store(taken_ref, values, row, channel, mask=inside)
 
         lax.fori_loop(0, filled, copy, None)
 

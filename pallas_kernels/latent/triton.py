@@ -1,7 +1,6 @@
 """Norms and rotation of latents on GPUs (`triton_kernel`): one kernel for three or four."""
 
 import jax
-import jax.numpy as jnp
 
 from pallas_kernels import device
 
@@ -24,9 +23,7 @@ def prepare(
     """
     if not interpret:
         device.require_triton()
-    dtypes = {array.dtype for array in (q, kv, q_weight, kv_weight)}
-    if len(dtypes) > 1 or q.dtype not in (jnp.bfloat16, jnp.float32):
-        raise NotImplementedError(f"dtypes {', '.join(sorted(map(str, dtypes)))}")
+    device.require_one_dtype(q, kv, q_weight, kv_weight)
     # Imported late: where there is no GPU, Pallas may have no Triton either.
     from pallas_kernels.latent.triton_kernel import finish
 

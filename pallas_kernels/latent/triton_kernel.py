@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.triton import iota, load
+from pallas_kernels.rotation import rotated
+from pallas_kernels.triton import iota, load, store
 
 
 def latent_kernel(
@@ -24,7 +25,7 @@ def latent_kernel(
         x = load(x_ref, start + channel, mask=inside).astype(jnp.float32)
         factor = jax.lax.rsqrt(jnp.sum(x * x) * (1 / width) + eps)
         weight = load(weight_ref, channel, mask=inside)
-        plgpu.store(out_ref.at[channel], weight * (x * factor).astype(out_ref.dtype), mask=inside)
+        store(out_ref, weight * (x * factor).astype(out_ref.dtype), channel, mask=inside)
 
     q_start, kv_start = starts
 
@@ -42,8 +43,8 @@ def latent_kernel(
             load(kv_ref, kv_start + rank + 2 * pair + e, mask=inside).astype(jnp.float32) for e in range(2)
         )
         cos, sin = (load(ref, pair, mask=inside) for ref in (cos_ref, sin_ref))
-        for start, x in ((rank, even * cos - odd * sin), (rank + half, odd * cos + even * sin)):
-            plgpu.store(latent_ref.at[start + pair], x.astype(latent_ref.dtype), mask=inside)
+        for start, x in zip((rank, rank + half), rotated(even, odd, cos, sin), strict=True):
+            store(latent_ref, x, start + pair, mask=inside)
 
 
 def finish(

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels import rotation
 from pallas_kernels.norm import rms_norm
 
 
@@ -22,6 +23,6 @@ def rotate(
         if weight is not None:
             x = rms_norm(x, weight, eps)
         low, high = (half.astype(jnp.float32) for half in jnp.split(x, 2, axis=-1))
-        return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
+        return jnp.concatenate(rotation.rotated(low, high, cos, sin), axis=-1).astype(x.dtype)
 
     return *map(rotated, heads, weights), values

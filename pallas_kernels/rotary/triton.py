@@ -1,7 +1,6 @@
 """Norms and rotary positions on GPUs (`triton_kernel`): one kernel for two or three an array."""
 
 import jax
-import jax.numpy as jnp
 
 from pallas_kernels import device
 
@@ -23,9 +22,7 @@ def rotate(
     """
     if not interpret:
         device.require_triton()
-    dtypes = {array.dtype for array in (*heads, values, *weights) if array is not None}
-    if len(dtypes) > 1 or values.dtype not in (jnp.bfloat16, jnp.float32):
-        raise NotImplementedError(f"dtypes {', '.join(sorted(map(str, dtypes)))}")
+    device.require_one_dtype(*heads, values, *weights)
     # Imported late: where there is no GPU, Pallas may have no Triton either.
     from pallas_kernels.rotary.triton_kernel import turn
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.triton import iota, load
+from pallas_kernels.rotation import rotated
+from pallas_kernels.triton import iota, load, store
 
 HEADS = 4
 """Heads a program, a warp each."""
@@ -44,10 +45,9 @@ def turn_heads(part, span: Span, x_ref, weight_ref, cos_ref, sin_ref, out_ref, *
     if span.turned:
         low, high = (x.astype(jnp.float32) for x in parts)
         cos, sin = (load(ref, channel, mask=inside)[None] for ref in (cos_ref, sin_ref))
-        parts = low * cos - high * sin, high * cos + low * sin
+        parts = rotated(low, high, cos, sin)
     for each, x in zip(channels, parts, strict=True):
-        view = out_ref.at[jnp.broadcast_to(head, x.shape), jnp.broadcast_to(each[None], x.shape)]
-        plgpu.store(view, x.astype(out_ref.dtype), mask=held)
+        store(out_ref, x, head, each[None], mask=held)
 
 
 def rotary_kernel(x_refs, weight_refs, cos_ref, sin_ref, *out_refs, spans: tuple[Span, ...], eps) -> None:

@@ -8,7 +8,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.triton import iota, load
+from pallas_kernels.triton import iota, load, store
 
 
 def choose_kernel(logits_ref, bias_ref, valid_ref, ids_ref, weights_ref, *, rule) -> None:
@@ -31,8 +31,8 @@ def choose_kernel(logits_ref, bias_ref, valid_ref, ids_ref, weights_ref, *, rule
     if rule.normalised:
         weights = weights / (total + 1e-20)
     held = place < rule.chosen
-    plgpu.store(ids_ref.at[place], jnp.where(valid_ref[...], ids, -1), mask=held)
-    plgpu.store(weights_ref.at[place], weights * rule.scale, mask=held)
+    store(ids_ref, jnp.where(valid_ref[...], ids, -1), place, mask=held)
+    store(weights_ref, weights * rule.scale, place, mask=held)
 
 
 def choose(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from pallas_kernels.triton import iota, load
+from pallas_kernels.triton import iota, load, store
 
 ELEMENTS = 4096
 """Numbers of a program, which registers hold."""
@@ -29,7 +29,7 @@ def merge_kernel(part_ref, lse_ref, out_ref, *, channels: int) -> None:
     inside = channel < width
     parts = load(part_ref, split[:, None], channel[None], mask=held[:, None] & inside[None])
     merged = jnp.sum(parts.astype(jnp.float32) * weights[:, None], axis=0) / jnp.sum(weights)
-    plgpu.store(out_ref.at[channel], merged.astype(out_ref.dtype), mask=inside)
+    store(out_ref, merged, channel, mask=inside)
 
 
 def merge(

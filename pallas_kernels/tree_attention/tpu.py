@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 
 from pallas_kernels import device, tuning
 
@@ -45,10 +44,7 @@ def tree_attention(
         raise NotImplementedError("a kernel for TPUs")
     if lower is not None:
         raise NotImplementedError("takes no windows")
-    arrays = [array for array in (q, prefix_k, prefix_v, block_k, block_v) if array is not None]
-    dtypes = {array.dtype for array in arrays}
-    if len(dtypes) > 1 or q.dtype not in (jnp.bfloat16, jnp.float32):
-        raise NotImplementedError(f"dtypes {', '.join(sorted(map(str, dtypes)))}")
+    device.require_one_dtype(q, prefix_k, prefix_v, block_k, block_v)
     # Imported late: it takes a while, and elsewhere nothing needs it.
     from jax.experimental.pallas import tpu as pltpu
 

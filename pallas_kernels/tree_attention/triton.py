@@ -30,10 +30,7 @@ def tree_attention(
     the registers and the shared memory hold.
     """
     capability = None if interpret else device.require_triton()
-    arrays = [array for array in (q, prefix_k, prefix_v, block_k, block_v) if array is not None]
-    dtypes = {array.dtype for array in arrays}
-    if len(dtypes) > 1 or q.dtype not in (jnp.bfloat16, jnp.float32):
-        raise NotImplementedError(f"dtypes {', '.join(sorted(map(str, dtypes)))}")
+    device.require_one_dtype(q, prefix_k, prefix_v, block_k, block_v)
     B, N, H, key_width = q.shape
     S, J = prefix_k.shape[1:3]
     width = (value_width or key_width) if prefix_v is None else prefix_v.shape[-1]

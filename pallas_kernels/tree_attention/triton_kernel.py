@@ -20,7 +20,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.tree_attention.merge_kernel import merge
 from pallas_kernels.tree_attention.tiles import COLUMNS, Part, Tiles, channel_parts
-from pallas_kernels.triton import iota, load, product
+from pallas_kernels.triton import iota, load, product, store
 
 
 def load_rows(ref, row: jax.Array, held: jax.Array, part: Part) -> jax.Array:
@@ -147,11 +147,10 @@ def attention_kernel(
     share = 1.0 / jnp.where(nothing, 1.0, total)
     for part, value in zip(value_parts, sums, strict=True):
         indices, mask = places(part)
-        view = out_ref.at[tuple(jnp.broadcast_to(index, mask.shape) for index in indices)]
-        plgpu.store(view, (value * share[:, None]).astype(out_ref.dtype), mask=mask)
+        store(out_ref, value * share[:, None], *indices, mask=mask)
     if lse_ref is not None:
         lse = jnp.where(nothing, -jnp.inf, peak + jnp.log2(jnp.where(nothing, 1.0, total)))
-        plgpu.store(lse_ref.at[slot, head], lse, mask=real)
+        store(lse_ref, lse, slot, head, mask=real)
 
 
 def attend(
