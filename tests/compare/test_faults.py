@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from jddtree.compare import faults, stages
 from jddtree.compare.against_torch import compared, verdict
 from jddtree.errors import InputError
 from jddtree.load import Pair
+from jddtree.models import gqa, mla
 from jddtree.pytree import dotted
 from tests import tiny
 
@@ -60,6 +62,24 @@ right = cache(lambda kind: run(kind, None))
 )
 def test_a_fault_is_located(kind: str, fault: str, stage: str) -> None:
     assert verdict(list(compared([right(kind)], [run(kind, fault)], "float32"))) == f"bug at stage {stage!r}"
+
+
+def test_exchanged_pairings_are_of_queries_and_of_keys() -> None:
+    def unturned() -> list[list[float]]:
+        channels = jnp.arange(4.0)
+        cos, sin, ones = jnp.ones((1, 1, 2)), jnp.zeros((1, 1, 2)), jnp.ones(4)
+        heads = channels[None, None, None]
+        dense, _ = gqa.rotate((heads,), heads, (None,), cos, sin, eps=0.0)
+        joined = jnp.concatenate([ones, channels])[None, None]
+        _, latent = mla.prepare(ones[None, None], joined, ones, ones, cos, sin, eps=0.0)
+        query = mla.rotate_pairs(heads, cos, sin)
+        return [each.reshape(-1)[-4:].tolist() for each in (dense, query, latent)]
+
+    halves, pairs = [0.0, 1.0, 2.0, 3.0], [0.0, 2.0, 1.0, 3.0]
+    assert unturned() == [halves, pairs, pairs]
+    with faults.injected(pair("kimi"), "rope-layout", 1 + BUDGET):
+        assert unturned() == [pairs, halves, halves]
+    assert unturned() == [halves, pairs, pairs]
 
 
 def test_after_a_fault_everything_is_as_before() -> None:
