@@ -17,7 +17,7 @@ from jddtree.checkpoint.skeleton import abstract_model
 from jddtree.config import DFlashConfig, TargetConfig, drafter_config, target_config
 from jddtree.errors import InputError, about
 from jddtree.models.drafter import Drafter
-from jddtree.models.layers import unpack_linears
+from jddtree.models.layers import join_mlps, unpack_linears
 from jddtree.models.moe import tile_experts
 from jddtree.models.target import Target
 from jddtree.pytree import dotted
@@ -172,13 +172,14 @@ def check_fit(config: DFlashConfig, wanted: TargetConfig, folder: Path) -> None:
 
 
 def _restored(checkpoint: Checkpoint, dtype: jnp.dtype, mesh: Mesh | None) -> Any:
-    """The model of a checkpoint, its dense INT4 layers dequantised, its experts in the form that a kernel for
-    this device reads. Every process reads the parts of its own devices.
+    """The model of a checkpoint, its dense INT4 layers dequantised, its MLPs and experts in the form that
+    serves this device best. Every process reads the parts of its own devices.
     """
     model: Any = abstract_model(checkpoint.config, checkpoint.packed)
     if mesh is None:
         model = restore(checkpoint, model, dtype)
         unpack_linears(model, dtype, lambda _, weight: weight)
+        join_mlps(model)
         tile_experts(model, dtype)
         return model
     layout, config = sharding.layout_of(mesh), model.config
@@ -192,5 +193,6 @@ def _restored(checkpoint: Checkpoint, dtype: jnp.dtype, mesh: Mesh | None) -> An
 
     model = restore(checkpoint, jax.tree_util.tree_map_with_path(placed, model), dtype)
     unpack_linears(model, dtype, lambda name, weight: jax.device_put(weight, place(name)))
+    join_mlps(model, place)
     tile_experts(model, dtype, place)
     return pipeline.assembled(model, layout, mesh) if sharding.is_staged(layout, config) else model

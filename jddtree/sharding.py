@@ -44,6 +44,7 @@ _CUTS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"experts\.gate_up_tiles", ("expert", "tensor")),
     (r"experts\.(down_proj\.weight\w*|down_tiles)", ("expert", None, "tensor")),
     (r"(q_b_proj|q_proj|gate_proj|up_proj)\.(weight\w*|bias)", ("width",)),
+    (r"gate_up", (None, "width")),
     (r"(k_proj|v_proj)\.(weight\w*|bias)", ("kv heads",)),
     (r"k_up|v_up", ("width",)),
     (r"(o_proj|down_proj)\.weight", (None, "width")),

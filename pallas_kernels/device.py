@@ -6,8 +6,17 @@ import jax.numpy as jnp
 
 def is_tpu() -> bool:
     """Whether for a TPU. A program may be compiled for devices that are not here: a mesh says for which."""
+    return _platform() == "tpu"
+
+
+def is_gpu() -> bool:
+    """Whether for a GPU, here or not."""
+    return _platform() == "gpu"
+
+
+def _platform() -> str:
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return (jax.default_backend() if device is None else device.platform) == "tpu"
+    return jax.default_backend() if device is None else device.platform
 
 
 def kind() -> str:

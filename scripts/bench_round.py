@@ -32,6 +32,7 @@ from rich.table import Table
 
 from jddtree.errors import InputError
 from jddtree.exactness import compare
+from jddtree.models.layers import join_mlps
 from jddtree.models.moe import tile_experts
 from jddtree.plan.compiled import summary
 from jddtree.state import Method
@@ -68,9 +69,13 @@ def main(arguments: list[str] | None = None) -> None:
     pair = made.target, made.drafter
     # Before anything is compiled: compiling may run trials on the device.
     pair = jax.block_until_ready(filled(pair, [place] * len(jax.tree.leaves(pair)), args.seed))
+    for model in pair:
+        if model is not None:
+            join_mlps(model)
     tile_experts(pair[0], made.dtype)
     weights = jax.tree.leaves(pair)
-    made = replace(made, target=jax.eval_shape(lambda: pair[0]))
+    target, drafter = jax.eval_shape(lambda: pair)
+    made = replace(made, target=target, drafter=drafter)
     made_of = {"weight_bytes": sum(leaf.nbytes for leaf in weights), "seconds": time.perf_counter() - began}
     print(json.dumps(made_of), flush=True)
     report: dict[str, Any] = device_facts | made_of | {"programs": [], "failures": [], "checks": []}

@@ -33,13 +33,14 @@ from jddtree.decoder import Decoder, Task, slots_for
 from jddtree.errors import InputError
 from jddtree.exactness import compare
 from jddtree.finish import Generation
+from jddtree.models.layers import join_mlps
 from jddtree.models.moe import tile_experts
 from jddtree.pipeline import stacked
 from jddtree.plan import machine
 from jddtree.plan.memory import Holdings
 from jddtree.plan.pair import CONFIGS, KIMI, KIMI_DRAFTER
 from jddtree.sampling import Mode
-from jddtree.sharding import ONE_DEVICE, Layout, check, is_staged, parameter_specs, placement
+from jddtree.sharding import ONE_DEVICE, Layout, check, is_staged, parameter_spec, parameter_specs
 from jddtree.state import Method, Options
 from jddtree.wording import counted
 from scripts import random_weights
@@ -244,8 +245,13 @@ def filled(made: Sized, mesh: Mesh, model: Any, seed: int) -> Any:
     form = stacked(model, made.layout) if is_staged(made.layout, model.config) else model
     specs = jax.tree.leaves(parameter_specs(made.layout, form))
     model = random_weights.filled(form, [NamedSharding(mesh, spec) for spec in specs], seed)
+
+    def place(name: str) -> NamedSharding:
+        return NamedSharding(mesh, parameter_spec(made.layout, model.config, name))
+
+    join_mlps(model, place)
     if not is_staged(made.layout, model.config):
-        tile_experts(model, made.dtype, lambda name: placement(made.layout, mesh, model.config, name))
+        tile_experts(model, made.dtype, place)
     return model
 
 

@@ -15,6 +15,8 @@ import jddtree.load
 from jddtree.errors import InputError
 from jddtree.load import bundled_pair, is_named, load_pair, pair_places
 from jddtree.quantization import dequantize, quantize
+from jddtree.sharding import ONE_DEVICE, Layout
+from pallas_kernels import device
 from tests import tiny
 
 TARGET, DRAFTER = tiny.TRAINED / "target", tiny.TRAINED / "drafter"
@@ -25,8 +27,8 @@ def cache_dir(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def load(cache_dir, target=TARGET, drafter=DRAFTER, dtype=None):
-    return load_pair(target, drafter, dtype=dtype, cache_dir=cache_dir, say=lambda line: None)
+def load(cache_dir, target=TARGET, drafter=DRAFTER, dtype=None, layout=ONE_DEVICE):
+    return load_pair(target, drafter, dtype=dtype, cache_dir=cache_dir, say=lambda line: None, layout=layout)
 
 
 @pytest.mark.parametrize(("dtype", "wanted"), [(None, "float32"), ("bfloat16", "bfloat16")])
@@ -36,6 +38,17 @@ def test_a_pair(cache_dir, dtype, wanted):
     assert pair.target.config.num_layers == 6 and pair.drafter.target_layers == (1, 2, 3)
     assert {leaf.dtype for leaf in jax.tree.leaves((pair.target, pair.drafter))} == {jnp.dtype(wanted)}
     assert pair.checkpoint.folder == TARGET
+
+
+@pytest.mark.parametrize("layout", ["tp1", "tp2"])
+def test_mlps_are_joined_for_a_gpu(cache_dir, monkeypatch, layout):
+    published = load(cache_dir)
+    monkeypatch.setattr(device, "is_gpu", lambda: True)
+    joined = load(cache_dir, layout=Layout.parse(layout))
+    for ours, theirs in ((joined.target, published.target), (joined.drafter, published.drafter)):
+        for layer, known in zip(ours.layers, theirs.layers, strict=True):
+            weights = [each.weight[...] for each in (known.mlp.gate_proj, known.mlp.up_proj)]
+            np.testing.assert_array_equal(layer.mlp.gate_up[...], np.stack(weights))
 
 
 def test_a_target_alone(cache_dir):

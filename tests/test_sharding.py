@@ -17,11 +17,12 @@ from jddtree.decoder import Task
 from jddtree.errors import InputError
 from jddtree.load import bundled_pair, load_pair
 from jddtree.models.kimi_k2 import KimiK2
-from jddtree.models.layers import FLOAT32, MLP, Linears
+from jddtree.models.layers import FLOAT32, MLP, Linears, join_mlps
 from jddtree.pytree import dotted
 from jddtree.sampling import Mode, Sample
 from jddtree.sharding import Layout
 from jddtree.state import Method, Options
+from pallas_kernels import device
 from tests import tiny
 
 KIMI = tiny.KIMI | {
@@ -61,10 +62,13 @@ def spread(layout: Layout, model):
     """The model's arrays, cut as the layout says."""
     mesh = layout.mesh()
 
-    def put(path, leaf):
-        return jax.device_put(leaf, sharding.placement(layout, mesh, model.config, dotted(path)))
+    def place(name):
+        return sharding.placement(layout, mesh, model.config, name)
 
-    placed = jax.tree_util.tree_map_with_path(put, model)
+    placed = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.device_put(leaf, place(dotted(path))), model
+    )
+    join_mlps(placed, place)
     return pipeline.assembled(placed, layout, mesh) if sharding.is_staged(layout, model.config) else placed
 
 
@@ -98,6 +102,23 @@ def test_trees_and_texts_do_not_depend_on_the_layout(layout):
     ids = [[row[0] for row in rows] for rows in found]
     assert ids == [ids[2]] * 3
     assert any(entry["tokens"][1:] for _, trace, _ in found[0] for entry in trace)
+
+
+def test_joined_mlps_of_stages(monkeypatch):
+    # The last stage has a layer less.
+    whole = tiny.target(tiny.QWEN3 | {"num_hidden_layers": 3, "vocab_size": 64})
+    monkeypatch.setattr(device, "is_gpu", lambda: True)
+    cut = spread(Layout.parse("pp2xtp2"), whole)
+    for layer in cut.layers:
+        joined = layer.mlp.gate_up[...]
+        assert (joined.shape, joined.sharding.spec) == ((4, 32, 32), P("stage", "tensor"))
+        assert joined.sharding.shard_shape(joined.shape) == (2, 16, 32)
+        assert not hasattr(layer.mlp, "gate_proj")
+    ours, theirs = (
+        tiny.run(tiny.decoder(model, None, Method.plain(), rows=2, slots=32, rounds=1), greedy())
+        for model in (cut, whole)
+    )
+    assert [row.output_ids for row in ours] == [row.output_ids for row in theirs]
 
 
 def test_sampled_texts_and_log_probabilities_do_not_depend_on_the_layout():

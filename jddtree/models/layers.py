@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from jddtree import sharding
 from jddtree.config import Llama3Rope, Rope
 from jddtree.quantization import dequantize, quantize
+from pallas_kernels import device
 from pallas_kernels.grouped_matmul.api import Int4
 from pallas_kernels.rotation import rotated
 
@@ -219,7 +222,9 @@ class Linears:
 
 
 class MLP(nnx.Module):
-    """SwiGLU: down(silu(gate x) * up x)."""
+    """SwiGLU: down(silu(gate x) * up x). Its ``gate_proj`` and ``up_proj`` are as published, or one parameter
+    ``gate_up`` [2, F, M] in their place, the gate first (`join_mlps`).
+    """
 
     def __init__(
         self, path: str, hidden_size: int, intermediate_size: int, linears: Linears, bias: bool = False
@@ -231,4 +236,53 @@ class MLP(nnx.Module):
     def __call__(self, x: Float[Array, "... M"]) -> Float[Array, "... M"]:
         # Else a single token's norm is worked out anew in either product, and they in kernels of their own.
         x = jax.lax.optimization_barrier(x)
-        return self.down_proj.joined(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        if hasattr(self, "gate_up"):
+            weight = self.gate_up[...].astype(x.dtype)
+            gate, up = jnp.split(x @ weight.reshape(-1, weight.shape[-1]).T, 2, axis=-1)
+        else:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj.joined(jax.nn.silu(gate) * up)
+
+    def join(self, place: Callable[[str], NamedSharding] | None) -> None:
+        """Hold gate and up as ``gate_up`` from now on, every device its own parts, unless they are INT4 or
+        have biases; ``place`` as in `join_mlps`.
+        """
+        gate, up, join = self.gate_proj, self.up_proj, _join
+        if not isinstance(gate, Linear) or not isinstance(up, Linear) or gate.bias is not None:
+            return
+        if place is not None:
+            read, written = place("gate_proj.weight"), place("gate_up")
+            join = _join_on_mesh(read.mesh, read.spec, written.spec)
+        # Waited for: weights of layers to come, joined before these are let go, would fill the device.
+        gate_up = jax.block_until_ready(join(gate.weight[...], up.weight[...]))
+        del self.gate_proj, self.up_proj
+        self.gate_up = nnx.Param(gate_up)
+
+
+@jax.jit
+def _join(gate: Float[Array, "F M"], up: Float[Array, "F M"]) -> Float[Array, "2 F M"]:
+    return jnp.stack([gate, up])
+
+
+@cache
+def _join_on_mesh(mesh: Mesh, read: PartitionSpec, written: PartitionSpec) -> Callable:
+    """`_join` of every device's own parts; layers alike share one program."""
+    return jax.jit(jax.shard_map(_join, mesh=mesh, in_specs=(read, read), out_specs=written, check_vma=False))
+
+
+def join_mlps(model: nnx.Module, place: Callable[[str], NamedSharding] | None = None) -> None:
+    """Where the program is for a GPU, hold gate and up of every `MLP` of plain layers without biases as one
+    array, an MLP at a time. ``place`` gives, over a mesh, where the array at a dotted path lies.
+
+    XLA would make one product of both anyway, in a fusion that concatenates their weights and for which
+    cuBLAS, faster over many tokens, is no candidate.
+    """
+    if not device.is_gpu():
+        return
+    found = [(path, module) for path, module in nnx.iter_modules(model) if isinstance(module, MLP)]
+    for path, module in found:
+        # Those XLA joins with the router: see `jddtree.models.moe.MoE`.
+        if path[-1:] == ("shared_experts",):
+            continue
+        at = ".".join(map(str, path))
+        module.join(place and (lambda name, at=at: place(f"{at}.{name}")))

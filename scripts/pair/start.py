@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-
-from jddtree.checkpoint import open_checkpoint, published
+from jddtree.checkpoint import open_checkpoint, published, restore
 from jddtree.checkpoint.open import read_configs
-from jddtree.checkpoint.skeleton import array_paths
+from jddtree.checkpoint.skeleton import abstract_model, array_paths
 from jddtree.config import DFlashConfig, drafter_config
 from jddtree.errors import InputError, about
-from jddtree.load import Pair, check_fit, load_drafter
+from jddtree.load import Pair, check_fit
+from jddtree.models.layers import FLOAT32, unpack_linears
 from scripts.pair.drafter import Params
 from scripts.pair.grow import grow, grown_json
 
@@ -60,7 +59,10 @@ def read_start(
     if wanted != found:
         raw = grown_json(raw, wanted)
         wanted = drafter_config(raw)
-    drafter = load_drafter(open_checkpoint(folder, cache_dir, say), pair.target, jnp.dtype(jnp.float32))
+    # Not as it is loaded to run: by its published names.
+    opened = open_checkpoint(folder, cache_dir, say)
+    drafter = restore(opened, abstract_model(opened.config, opened.packed), FLOAT32)
+    unpack_linears(drafter, FLOAT32, lambda _, weight: weight)
     params = dict(array_paths(drafter))
     if wanted != found:
         params = grow(params, found, wanted, seed)

@@ -1,11 +1,15 @@
 """Shared parts. YaRN tables are judged by the golden ones, which `jddtree.compare.goldens` runs."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
-from jddtree.config import Rope
+from jddtree import sharding
+from jddtree.checkpoint.skeleton import array_paths
+from jddtree.config import Rope, target_config
 from jddtree.models.layers import (
     FLOAT32,
     MLP,
@@ -13,12 +17,16 @@ from jddtree.models.layers import (
     Linears,
     PackedLinear,
     RMSNorm,
+    join_mlps,
     rms_norm,
     rope_tables,
     rotate_halves,
     rotate_pairs,
     unpack_linears,
 )
+from jddtree.models.moe import MoE
+from pallas_kernels import device
+from tests import tiny
 
 
 def test_plain_positions_rotate_by_theta_to_the_minus_2j_over_dim():
@@ -86,3 +94,45 @@ def test_the_mlp_gates_with_silu_and_packs_the_layers_that_are_named():
     opened = x @ gate.T
     wanted = (opened / (1 + np.exp(-opened)) * (x @ up.T)) @ down.T
     np.testing.assert_allclose(mlp(jnp.asarray(x)), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["tp1", "ep2xtp2"])
+def test_a_joined_mlp_gives_the_same(layout, monkeypatch):
+    layout, config = sharding.Layout.parse(layout), target_config(tiny.KIMI)
+    linears = Linears(frozenset(), "bfloat16", FLOAT32, nnx.Rngs(0))
+    model = nnx.Dict(mlp=MLP("mlp", 32, 64, linears))
+    gate, up = (each.weight[...] for each in (model.mlp.gate_proj, model.mlp.up_proj))
+    x = jax.random.normal(jax.random.key(1), (2, 3, 32))
+    wanted = model.mlp(x)
+    mesh = layout.mesh()
+
+    def place(name: str) -> NamedSharding:
+        return NamedSharding(mesh, sharding.parameter_spec(layout, config, name))
+
+    join_mlps(model, place)
+    assert hasattr(model.mlp, "gate_proj")  # not for a CPU
+    monkeypatch.setattr(device, "is_gpu", lambda: True)
+    join_mlps(model, None if layout.size == 1 else place)
+    specs = {name: place(name).spec for name, _ in array_paths(nnx.eval_shape(lambda: model))}
+    assert list(specs) == ["mlp.down_proj.weight", "mlp.gate_up"]
+    joined = model.mlp.gate_up[...]
+    np.testing.assert_array_equal(joined, jnp.stack([gate, up]))
+    weights, form = jax.tree.flatten(model)
+    run = lambda parts, x: jax.tree.unflatten(form, parts).mlp(x)  # noqa: E731
+    if layout.size > 1:
+        assert joined.sharding.spec == specs["mlp.gate_up"] == PartitionSpec(None, ("expert", "tensor"))
+        specs = (list(specs.values()), PartitionSpec())
+        run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+    np.testing.assert_allclose(jax.jit(run)(weights, x), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_mlps_with_biases_or_int4_and_shared_experts_are_not_joined(monkeypatch):
+    monkeypatch.setattr(device, "is_gpu", lambda: True)
+    linears = Linears(frozenset({"int4.up_proj"}), "bfloat16", FLOAT32, nnx.Rngs(0))
+    moe = MoE(target_config(tiny.KIMI), "moe", linears)
+    model = nnx.Dict(
+        biased=MLP("biased", 32, 64, linears, bias=True), int4=MLP("int4", 32, 64, linears), moe=moe
+    )
+    names = [name for name, _ in array_paths(nnx.eval_shape(lambda: model))]
+    join_mlps(model)
+    assert [name for name, _ in array_paths(nnx.eval_shape(lambda: model))] == names
