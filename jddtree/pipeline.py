@@ -19,6 +19,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jddtree.models.target import Pass
 from jddtree.pytree import pytree_dataclass
 from jddtree.sharding import (
     Config,
@@ -30,6 +31,9 @@ from jddtree.sharding import (
     stage_place,
     stage_sizes,
 )
+
+Norm = Callable[[Array], Array]
+"""Of the residual stream, [B, N, M] to [B, N, M]."""
 
 
 @pytree_dataclass
@@ -43,30 +47,27 @@ class Slots:
     lengths: Int[Array, " B"]
 
 
-@pytree_dataclass
-class Passed:
-    """x: after the last layer. features, fresh, experts: see `jddtree.models.target.Pass`."""
-
-    x: Float[Array, "B N M"]
-    features: Float[Array, "B N FM"]
-    fresh: tuple[Any, ...]
-    experts: tuple[Int[Array, "B N K"], ...]
-
-
 def run_layers(
     config: Config,
     layers: Sequence[Any],
+    norm: Norm,
     x: Float[Array, "B N M"],
     slots: Slots,
     cache: Any,
     taps: tuple[int, ...],
-) -> Passed:
-    """Every layer in turn: ``layer(x, slots, cache)`` gives x, its fresh keys and values, and the experts
-    that it chose or None.
+) -> Pass:
+    """Every layer in turn, then ``norm``.
+
+    ``layer(x, normed, following, slots, cache)`` takes x beside its norm by the layer's own input_layernorm,
+    and gives x beside its norm by ``following``, its fresh keys and values, and the experts that it chose or
+    None. So one kernel may add to x and normalise it.
     """
     first, outputs, fresh, experts = first_staged(here(), config), {}, [], []
-    for index in range(min(first, len(layers))):
-        x, layer_fresh, chosen = layers[index](x, slots, cache[index])
+    unstaged = list(layers[: min(first, len(layers))])
+    norms = [*(layer.input_layernorm for layer in unstaged), norm]
+    normed = norms[0](x)
+    for index, layer in enumerate(unstaged):
+        x, normed, layer_fresh, chosen = layer(x, normed, norms[index + 1], slots, cache[index])
         outputs[index] = x
         fresh.append(layer_fresh)
         experts += [] if chosen is None else [chosen]
@@ -75,10 +76,11 @@ def run_layers(
         wanted = [tap - first for tap in taps if tap >= first]
         x, tapped, staged_fresh, chosen = _run_stages(layers[first:], sizes, x, slots, cache[first:], wanted)
         outputs |= {first + tap: output for tap, output in zip(wanted, tapped, strict=True)}
+        normed = norm(x)
         fresh += staged_fresh
         experts += chosen
     features = jnp.concatenate([outputs[tap] for tap in taps], axis=-1) if taps else x[..., :0]
-    return Passed(x, features, tuple(fresh), tuple(experts))
+    return Pass(normed, features, tuple(fresh), tuple(experts))
 
 
 def new_caches(config: Config, layers: Sequence[Any], make: Callable[[], Any]) -> tuple[Any, ...]:
@@ -117,7 +119,9 @@ def _run_stages(
     def own_layers(x: Array, slots: Slots, cache: Sequence[Any]) -> tuple[Array, list, list, list]:
         outputs, fresh, experts = [], [], []
         for index, (layer, layer_cache) in enumerate(zip(layers, cache, strict=True)):
-            y, layer_fresh, chosen = layer(x, slots, layer_cache)
+            # Which norm follows depends on the stage: every layer makes its own.
+            own = layer.input_layernorm
+            y, _, layer_fresh, chosen = layer(x, own(x), own, slots, layer_cache)
             # Stages at the end may lack the last layer.
             x = y if index < sizes[-1] else jnp.where(stage < sizes.count(sizes[0]), y, x)
             outputs.append(x)

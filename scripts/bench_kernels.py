@@ -30,6 +30,8 @@ from rich.table import Table
 
 from jddtree.errors import InputError
 from pallas_kernels import tuning
+from pallas_kernels.dense import api as dense
+from pallas_kernels.dense import reference as dense_reference
 from pallas_kernels.grouped_matmul import api as grouped_matmul
 from pallas_kernels.grouped_matmul import cases, grouping, mosaic
 from pallas_kernels.grouped_matmul.reference import expert_mlp
@@ -57,6 +59,24 @@ ATTENTION, TOP_K, EXPERTS = (
 )
 """Every implementation by its name."""
 
+DENSE = {
+    "products": dense.PRODUCTS,
+    "swiglu": dense.SWIGLU,
+    "added": dense.ADDED,
+}
+"""Implementations of the dense operations."""
+
+QWEN3_4B = {
+    "qkv": ("products", 2560, (4096, 1024, 1024)),
+    "gate and up": ("swiglu", 2560, (9728,)),
+    "attention out": ("added", 4096, (2560,)),
+    "down": ("added", 9728, (2560,)),
+}
+"""Dense layers: the operation, inputs and features."""
+
+COLD = 1 << 28
+"""Bytes of weights that a call goes through, more than any cache holds."""
+
 LOGITS = ((7, 6144, 16), (7, 6144, 64), (15, 151_936, 16), (15, 151_936, 64))
 """Rows, width and k of top-k."""
 
@@ -66,7 +86,8 @@ class Program:
     """One implementation of one case.
 
     ``function`` maps ``arrays`` to a pytree; ``wanted`` returns the right answer for the last call of a loop,
-    ``error`` compares the two. ``step`` is added to the first array from each call to the next.
+    ``error`` compares the two. ``step`` is added to the first array from each call to the next. ``calls``: of
+    the operation, one after the other, that the function makes; bytes and operations are those of all.
     """
 
     case: str
@@ -78,6 +99,7 @@ class Program:
     wanted: Callable[[], Any]
     error: Callable[[Any, Any], float | None]
     step: int = 0
+    calls: int = 1
 
 
 @dataclass
@@ -111,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
         compiling = [pool.submit(attempt, compiled, program, turns) for program in programs]
     rows = []
     for program, job in zip(programs, compiling, strict=True):
-        floor = max(program.bytes / bandwidth, program.operations / rate) * 1e6
+        floor = max(program.bytes / bandwidth, program.operations / rate) * 1e6 / program.calls
         ready, failure = job.result()
         microseconds = error = None
         if ready is not None:
@@ -140,6 +162,10 @@ def chosen(only: str | None, quick: bool, turns: int) -> list[Program]:
     for rows, width, k in LOGITS:
         sized = rows, 512 if quick else width, k
         names[f"top-{k} of {rows} x {width}"] = functools.partial(top_k_programs, *sized, TOP_K)
+    for name in QWEN3_4B:
+        for tokens in (1, 17, 65):
+            told = f"Qwen3-4B {name}, {tokens} token{'s' if tokens > 1 else ''}"
+            names[told] = functools.partial(dense_programs, told, name, tokens, quick, None)
     for case in cases.TIMED:
         sized = small(case) if quick else case
         names[case.name] = functools.partial(with_products_alone, sized, turns)
@@ -229,6 +255,63 @@ def top_k_programs(rows: int, width: int, k: int, functions: Mapping[str, Callab
         )
 
     return [program(*each) for each in functions.items()]
+
+
+def dense_programs(
+    told: str, name: str, tokens: int, quick: bool, functions: Mapping[str, Callable] | None
+) -> list[Program]:
+    """Implementations of a dense operation, by their names (None: all of them), each call over several sets
+    of weights.
+    """
+    operation, inputs, features = QWEN3_4B[name]
+    if quick:
+        inputs, features = 512, tuple(64 for _ in features)
+    call = getattr(dense, operation)
+    functions = functions or {
+        each: functools.partial(call, implementation=each) for each, _ in DENSE[operation]
+    }
+    width = inputs * sum(features) * (2 if operation == "swiglu" else 1)
+    sets = 1 if quick else -(-COLD // (2 * width))
+    keys = iter(jax.random.split(jax.random.key(7), 3 + sets * len(features)))
+
+    def normal(*shape: int) -> jax.Array:
+        return jax.random.normal(next(keys), shape, jnp.bfloat16)
+
+    def weights() -> Any:
+        if operation == "products":
+            return tuple(normal(out, inputs) * inputs**-0.5 for out in features)
+        out = features[0]
+        return normal(*((2, out, inputs) if operation == "swiglu" else (out, inputs))) * inputs**-0.5
+
+    x, rest = normal(tokens, inputs), ()
+    if operation == "added":
+        rest = normal(tokens, features[0]), normal(features[0])
+    options = {"eps": 1e-6} if operation == "added" else {}
+    arrays = (x, [weights() for _ in range(sets)], *rest)
+
+    def every(function: Callable, x, sets, *rest):
+        return [function(x, each, *rest, **options) for each in sets]
+
+    @functools.cache
+    def wanted() -> Any:
+        wide = jax.tree.map(lambda each: each.astype(jnp.float32), arrays)
+        with jax.default_matmul_precision("highest"):
+            return jax.jit(functools.partial(every, getattr(dense_reference, operation)))(*wide)
+
+    def farthest(found: Any, right: Any) -> float:
+        return max(map(distance, jax.tree.leaves(found), jax.tree.leaves(right)))
+
+    return [
+        Program(
+            *(told, each, functools.partial(every, function), arrays),
+            bytes=2.0 * width * sets,
+            operations=2.0 * width * sets * tokens,
+            wanted=wanted,
+            error=farthest,
+            calls=sets,
+        )
+        for each, function in functions.items()
+    ]
 
 
 @functools.cache
@@ -379,7 +462,7 @@ def measured(program: Program, loop: Callable, turns: int) -> tuple[float, float
         begin = time.perf_counter()
         jax.block_until_ready(loop(*program.arrays))
         seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds) / (turns * CALLS) * 1e6, error
+    return statistics.median(seconds) / (turns * CALLS * program.calls) * 1e6, error
 
 
 def show(rows: list[Row]) -> None:

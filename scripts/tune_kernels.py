@@ -29,6 +29,7 @@ import jax
 import pallas_kernels
 from jddtree.errors import InputError
 from pallas_kernels import tuning
+from pallas_kernels.dense import triton as triton_dense
 from pallas_kernels.grouped_matmul import cases
 from pallas_kernels.grouped_matmul import mosaic as mosaic_experts
 from pallas_kernels.grouped_matmul import tpu as tpu_experts
@@ -111,6 +112,19 @@ def top_k(functions: Functions, quick: bool, turns: int) -> list[Program]:
     return [each for size in sized for each in bench_kernels.top_k_programs(*size, functions)]
 
 
+def dense(tokens: int, *names: str) -> Callable[[Functions, bool, int], list[Program]]:
+    """Programs of dense operations."""
+
+    def programs(functions: Functions, quick: bool, turns: int) -> list[Program]:
+        return [
+            each
+            for name in names
+            for each in bench_kernels.dense_programs(f"{name}, {tokens}", name, tokens, quick, functions)
+        ]
+
+    return programs
+
+
 def changes(**fields: tuple[int, ...]) -> tuple[dict[str, int], ...]:
     """Trials that change one field each."""
     return tuple({field: value} for field, values in fields.items() for value in values)
@@ -148,6 +162,20 @@ KERNELS = (
     Kernel(
         *("grouped_matmul", "mosaic_tpu", tpu_experts.Sizes, tpu_experts.expert_mlp, experts(*SLICES)),
         changes(strip_bytes=(1 << 18, 1 << 19, 1 << 21, 1 << 22)),
+    ),
+    *(
+        Kernel(
+            *(f"dense_{operation}_{limit}", "triton", triton_dense.Sizes, function, dense(tokens, *names)),
+            changes(features=(16, 32, 64, 128), inputs=(64, 128, 256), warps=(1, 2, 4, 8), stages=(3, 4, 5))
+            + (() if operation == "swiglu" else changes(resident=(4, 8, 16))),
+            quick=partial(function, interpret=True),
+        )
+        for operation, function, limits, names in (
+            ("products", triton_dense.products, triton_dense.TOKENS, ("qkv",)),
+            ("swiglu", triton_dense.swiglu, triton_dense.TOKENS[:-1], ("gate and up",)),
+            ("added", triton_dense.added, triton_dense.TOKENS, ("attention out", "down")),
+        )
+        for limit, tokens in zip(limits, (1, 17, 65), strict=False)
     ),
     Kernel(
         *("top_k", "levels", levels.Sizes, levels.top_k, top_k),

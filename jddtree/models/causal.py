@@ -61,8 +61,7 @@ class CausalModel(nnx.Module):
         """See `jddtree.models.target.Target`. ``taps``: layers, from 0, whose outputs become features."""
         rope = rope_tables(self.config.rope, self.rope_width, positions)
         slots = pipeline.Slots(rope, positions, valid, mask, lengths)
-        passed = pipeline.run_layers(self.config, self.layers, self.embed(ids), slots, cache, taps)
-        return Pass(self.norm(passed.x), passed.features, passed.fresh, passed.experts)
+        return pipeline.run_layers(self.config, self.layers, self.norm, self.embed(ids), slots, cache, taps)
 
     def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
         """The head, float32."""

@@ -7,7 +7,7 @@ from jddtree import pipeline
 from jddtree.config import DenseConfig
 from jddtree.models import gqa
 from jddtree.models.causal import CausalModel
-from jddtree.models.layers import MLP, Linears, RMSNorm
+from jddtree.models.layers import MLP, Linears, RMSNorm, added
 from jddtree.models.target import Cache
 from pallas_kernels.tree_attention.api import pack_mask
 
@@ -27,18 +27,18 @@ class Layer(nnx.Module):
         )
         self.window = config.windows[index]
 
-    def __call__(self, x, slots, cache):
-        """x [B, N, M] to x, this pass's keys and values, and None for experts."""
+    def __call__(self, x, normed, following, slots, cache):
+        """See `jddtree.pipeline.run_layers`."""
         lower, positions, mask = None, slots.positions, slots.mask
         if self.window is not None:
             # A query at position p sees the positions p - window + 1 .. p, in the cache and in the block.
             lower = positions - self.window + 1
             near = positions[:, :, None] - positions[:, None, :] < self.window
             mask = mask & pack_mask(near)
-        normed = self.input_layernorm(x)
-        attended, fresh = self.self_attn(normed, slots.rope, mask, lower, cache, slots.lengths)
-        x = x + attended
-        return x + self.mlp(self.post_attention_layernorm(x)), fresh, None
+        attended, fresh = self.self_attn.attend(normed, slots.rope, mask, lower, cache, slots.lengths)
+        x, normed = added(self.self_attn.o_proj, attended, x, self.post_attention_layernorm)
+        x, normed = added(self.mlp.down_proj, self.mlp.inner(normed), x, following)
+        return x, normed, fresh, None
 
 
 class Dense(CausalModel):

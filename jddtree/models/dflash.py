@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from jddtree.config import DFlashConfig
 from jddtree.models import gqa
-from jddtree.models.layers import FLOAT32, MLP, Linears, RMSNorm, rope_tables
+from jddtree.models.layers import FLOAT32, MLP, Linears, RMSNorm, added, rope_tables
 from jddtree.models.target import Cache, Target
 from pallas_kernels.tree_attention.api import pack_mask
 
@@ -26,8 +26,10 @@ class Layer(nnx.Module):
         self.mlp = MLP(f"{path}.mlp", config.hidden_size, config.intermediate_size, linears)
         self.window, self.causal = config.windows[index], config.causal
 
-    def __call__(self, x, rope, positions, cache, lengths):
-        """x [B, G, M] to x. Full layers see everything; sliding ones only i - j < window (spec 1.7)."""
+    def __call__(self, x, normed, following, rope, positions, cache, lengths):
+        """x [B, G, M] and its norm by this layer to x and its norm by ``following``. Full layers see
+        everything; sliding ones only i - j < window (spec 1.7).
+        """
         slot = np.arange(x.shape[1])
         ahead = slot[None, :] - slot[:, None]
         visible, lower = np.ones_like(ahead, dtype=bool), None
@@ -35,9 +37,9 @@ class Layer(nnx.Module):
             lower = positions - self.window + 1
             visible = (-ahead < self.window) & (ahead < (1 if self.causal else self.window))
         mask = pack_mask(visible[None])
-        attended, _ = self.self_attn(self.input_layernorm(x), rope, mask, lower, cache, lengths)
-        x = x + attended
-        return x + self.mlp(self.post_attention_layernorm(x))
+        attended, _ = self.self_attn.attend(normed, rope, mask, lower, cache, lengths)
+        x, normed = added(self.self_attn.o_proj, attended, x, self.post_attention_layernorm)
+        return added(self.mlp.down_proj, self.mlp.inner(normed), x, following)
 
 
 class DFlash(nnx.Module):
@@ -103,12 +105,13 @@ class DFlash(nnx.Module):
     ) -> tuple[Float[Array, "B G M"], tuple[Float[Array, "B G M"], ...]]:
         """The final norm's output for every slot, and every layer's output."""
         rope = rope_tables(self.config.rope, self.config.head_dim, positions)
-        x = embeddings
+        x, normed = embeddings, self.layers[0].input_layernorm(embeddings)
+        norms = [*(layer.input_layernorm for layer in self.layers[1:]), self.norm]
         outputs = []
-        for layer, layer_cache in zip(self.layers, cache, strict=True):
-            x = layer(x, rope, positions, layer_cache, lengths)
+        for layer, following, layer_cache in zip(self.layers, norms, cache, strict=True):
+            x, normed = layer(x, normed, following, rope, positions, layer_cache, lengths)
             outputs.append(x)
-        return self.norm(x), tuple(outputs)
+        return normed, tuple(outputs)
 
     def inputs(
         self, target: Target, anchor: Int[Array, " B"], lengths: Int[Array, " B"]

@@ -1,5 +1,7 @@
 """Grouped-query attention, shared by dense targets and the DFlash drafter."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,7 +9,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from jddtree import sharding
 from jddtree.config import DenseConfig, DFlashConfig
-from jddtree.models.layers import Linear, Linears, PackedLinear, RMSNorm
+from jddtree.models.layers import Linear, Linears, PackedLinear, RMSNorm, products
 from pallas_kernels.rotary.api import rotate
 from pallas_kernels.tree_attention.api import tree_attention
 
@@ -41,7 +43,7 @@ class GroupedQueryAttention(nnx.Module):
 
     def keys_values(self, x: Float[Array, "B N M"], rope: tuple[Array, Array]) -> KeyValue:
         """Keys and values of tokens at the positions that ``rope`` was made for."""
-        k, v = self._heads(self.k_proj, x), self._heads(self.v_proj, x)
+        k, v = self._heads(x, (self.k_proj, self.v_proj))
         k, v = self._rotated((k,), v, (self.k_norm,), rope)
         return k, v
 
@@ -55,20 +57,35 @@ class GroupedQueryAttention(nnx.Module):
         lengths: Int[Array, " B"],
     ) -> tuple[Float[Array, "B N M"], KeyValue]:
         """Attend over [cache ; x], and return x's own keys and values beside the output."""
+        attended, fresh = self.attend(x, rope, mask, lower, cache, lengths)
+        return self.o_proj.joined(attended), fresh
+
+    def attend(
+        self,
+        x: Float[Array, "B N M"],
+        rope: tuple[Array, Array],
+        mask: UInt32[Array, "_ N W"],
+        lower: Int[Array, "B N"] | None,
+        cache: KeyValue,
+        lengths: Int[Array, " B"],
+    ) -> tuple[Float[Array, "B N _"], KeyValue]:
+        """The same before ``o_proj``: all heads' values side by side."""
         c = self.config
         rows, slots, _ = x.shape
         # As in `jddtree.models.layers.MLP`.
         x = jax.lax.optimization_barrier(x)
-        q, k, v = (self._heads(linear, x) for linear in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = self._heads(x, (self.q_proj, self.k_proj, self.v_proj))
         q, k, v = self._rotated((q, k), v, (self.q_norm, self.k_norm), rope)
         prefix_k, prefix_v, block_k, block_v = (self._read_by(q, heads) for heads in (*cache, k, v))
         attended = tree_attention(
             q, prefix_k, prefix_v, block_k, block_v, lengths, mask, lower=lower, scale=c.head_dim**-0.5
         )
-        return self.o_proj.joined(attended.reshape(rows, slots, -1)), (k, v)
+        return attended.reshape(rows, slots, -1), (k, v)
 
-    def _heads(self, linear: Linear | PackedLinear, x: Float[Array, "B N M"]) -> Float[Array, "B N _ Hd"]:
-        return linear(x).reshape(*x.shape[:2], -1, self.config.head_dim)
+    def _heads(
+        self, x: Float[Array, "B N M"], linears: Sequence[Linear | PackedLinear]
+    ) -> tuple[Float[Array, "B N _ Hd"], ...]:
+        return tuple(y.reshape(*x.shape[:2], -1, self.config.head_dim) for y in products(x, linears))
 
     def _rotated(
         self,

@@ -6,7 +6,7 @@ from flax import nnx
 from jddtree import pipeline
 from jddtree.config import KimiK2Config
 from jddtree.models.causal import CausalModel
-from jddtree.models.layers import MLP, Linears, RMSNorm
+from jddtree.models.layers import MLP, Linears, RMSNorm, added
 from jddtree.models.mla import LatentAttention
 from jddtree.models.moe import MoE
 from jddtree.models.target import Cache
@@ -25,16 +25,17 @@ class Layer(nnx.Module):
         else:
             self.mlp = MLP(f"{path}.mlp", config.hidden_size, config.intermediate_size, linears)
 
-    def __call__(self, x, slots, cache):
-        """x [B, N, M] to x, this pass's latents [B, N, 1, R+P], chosen experts [B, N, K] or None."""
+    def __call__(self, x, normed, following, slots, cache):
+        """See `jddtree.pipeline.run_layers`; fresh are this pass's latents [B, N, 1, R+P]."""
         s = slots
-        attended, fresh = self.self_attn(self.input_layernorm(x), s.rope, s.mask, cache, s.lengths)
-        x = x + attended
-        normed = self.post_attention_layernorm(x)
-        if isinstance(self.mlp, MoE):
-            y, experts = self.mlp(normed, s.valid)
-            return x + y, fresh, experts
-        return x + self.mlp(normed), fresh, None
+        attended, fresh = self.self_attn.attend(normed, s.rope, s.mask, cache, s.lengths)
+        x, normed = added(self.self_attn.o_proj, attended, x, self.post_attention_layernorm)
+        if not isinstance(self.mlp, MoE):
+            x, normed = added(self.mlp.down_proj, self.mlp.inner(normed), x, following)
+            return x, normed, fresh, None
+        y, experts = self.mlp(normed, s.valid)
+        x = x + y
+        return x, following(x), fresh, experts
 
 
 class KimiK2(CausalModel):

@@ -1,7 +1,7 @@
 """Parts that every model shares: norms, rotary positions, linear layers, the dense MLP."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import jax
@@ -15,22 +15,12 @@ from jddtree import sharding
 from jddtree.config import Llama3Rope, Rope
 from jddtree.quantization import dequantize, quantize
 from pallas_kernels import device
+from pallas_kernels.dense import api as dense
 from pallas_kernels.grouped_matmul.api import Int4
+from pallas_kernels.norm import rms_norm
 from pallas_kernels.rotation import rotated
 
 FLOAT32 = jnp.dtype(jnp.float32)
-
-
-def rms_norm(x: Float[Array, "... M"], weight: Float[Array, " M"], eps: float) -> Float[Array, "... M"]:
-    """RMS norm as the public code does it: statistics in float32, cast back, then times the weight."""
-    x32 = x.astype(jnp.float32)
-    if single := x.size == x.shape[-1]:
-        # With a row of zeros, left out again: XLA makes one GPU kernel of a norm of rows, two of one's.
-        x32 = x32.reshape(1, -1) * np.array([[1], [0]], np.float32)
-    scaled = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
-    if single:
-        scaled = scaled[:1].reshape(x.shape)
-    return weight * scaled.astype(x.dtype)
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
@@ -172,6 +162,33 @@ def _biased(y: Array, bias: nnx.Param | None) -> Array:
     return y if bias is None else y + bias[...].astype(y.dtype)
 
 
+def products(
+    x: Float[Array, "... in"], linears: Sequence[Linear | PackedLinear]
+) -> tuple[Float[Array, "... _"], ...]:
+    """Every layer's output for one input."""
+    weights = tuple(linear.dense(x.dtype) for linear in linears)
+    found = dense.products(x.reshape(-1, x.shape[-1]), weights)
+    return tuple(
+        _biased(y.reshape(*x.shape[:-1], -1), linear.bias) for y, linear in zip(found, linears, strict=True)
+    )
+
+
+def added(
+    linear: Linear | PackedLinear,
+    x: Float[Array, "B N in"],
+    residual: Float[Array, "B N out"],
+    norm: RMSNorm,
+) -> tuple[Float[Array, "B N out"], Float[Array, "B N out"]]:
+    """residual + `Linear.joined` of x, and ``norm`` of that."""
+    if linear.bias is not None or sharding.width_axes():
+        total = residual + linear.joined(x)
+        return total, norm(total)
+    flat, stream = (each.reshape(-1, each.shape[-1]) for each in (x, residual))
+    found = dense.added(flat, linear.dense(x.dtype), stream, norm.weight[...], eps=norm.eps)
+    total, normed = (each.reshape(residual.shape) for each in found)
+    return total, normed
+
+
 def unpack_linears(model: nnx.Module, dtype: jnp.dtype, placed: Callable[[str, Array], Array]) -> None:
     """Replace every `PackedLinear` in ``model`` by its `Linear`, dequantised once. ``placed`` puts a weight,
     given with its dotted path, where it belongs.
@@ -234,14 +251,16 @@ class MLP(nnx.Module):
         self.down_proj = linears(f"{path}.down_proj", hidden_size, intermediate_size, bias)
 
     def __call__(self, x: Float[Array, "... M"]) -> Float[Array, "... M"]:
+        return self.down_proj.joined(self.inner(x))
+
+    def inner(self, x: Float[Array, "... M"]) -> Float[Array, "... _"]:
+        """What ``down_proj`` multiplies."""
         # Else a single token's norm is worked out anew in either product, and they in kernels of their own.
         x = jax.lax.optimization_barrier(x)
         if hasattr(self, "gate_up"):
-            weight = self.gate_up[...].astype(x.dtype)
-            gate, up = jnp.split(x @ weight.reshape(-1, weight.shape[-1]).T, 2, axis=-1)
-        else:
-            gate, up = self.gate_proj(x), self.up_proj(x)
-        return self.down_proj.joined(jax.nn.silu(gate) * up)
+            y = dense.swiglu(x.reshape(-1, x.shape[-1]), self.gate_up[...].astype(x.dtype))
+            return y.reshape(*x.shape[:-1], -1)
+        return jax.nn.silu(self.gate_proj(x)) * self.up_proj(x)
 
     def join(self, place: Callable[[str], NamedSharding] | None) -> None:
         """Hold gate and up as ``gate_up`` from now on, every device its own parts, unless they are INT4 or

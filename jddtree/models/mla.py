@@ -47,6 +47,18 @@ class LatentAttention(nnx.Module):
         lengths: Int[Array, " B"],
     ) -> tuple[Float[Array, "B N M"], Float[Array, "B N 1 RP"]]:
         """Attend, and return this pass's own latents beside the output."""
+        attended, fresh = self.attend(x, rope, mask, cache, lengths)
+        return self.o_proj.joined(attended), fresh
+
+    def attend(
+        self,
+        x: Float[Array, "B N M"],
+        rope: tuple[Array, Array],
+        mask: UInt32[Array, "_ N W"],
+        cache: Float[Array, "B S 1 RP"],
+        lengths: Int[Array, " B"],
+    ) -> tuple[Float[Array, "B N _"], Float[Array, "B N 1 RP"]]:
+        """The same before ``o_proj``: all heads' values side by side."""
         c = self.config
         rows, slots, _ = x.shape
         q_low, fresh = prepare(
@@ -67,4 +79,4 @@ class LatentAttention(nnx.Module):
             query, cache, None, fresh, None, lengths, mask, scale=c.softmax_scale, value_width=c.kv_lora_rank
         )
         out = jnp.einsum("bnhr,hvr->hbnv", attended, self.v_up[...]).transpose(1, 2, 0, 3)
-        return self.o_proj.joined(out.reshape(rows, slots, -1)), fresh
+        return out.reshape(rows, slots, -1), fresh

@@ -1,0 +1,66 @@
+"""Products of few tokens with dense weights, and what lies around them in a layer."""
+
+import jax
+
+from pallas_kernels import dispatch
+from pallas_kernels.dense import reference, triton
+
+PRODUCTS = (("triton", triton.products), ("xla", reference.products))
+SWIGLU = (("triton", triton.swiglu), ("xla", reference.swiglu))
+ADDED = (("triton", triton.added), ("xla", reference.added))
+
+
+def products(
+    x: jax.Array, weights: tuple[jax.Array, ...], *, implementation: str | None = None
+) -> tuple[jax.Array, ...]:
+    """x W^T for every W, in one launch where there is a kernel.
+
+    Args:
+      x: [T, M] tokens.
+      weights: arrays [O, M], each with its own O.
+      implementation: name one to forbid fallback.
+
+    Returns:
+      An array [T, O] a weight, in x's dtype. Raises NotImplementedError where the named implementation takes
+      no such device, dtypes or sizes.
+    """
+    return dispatch.call("dense_products", PRODUCTS, implementation, x, weights)
+
+
+def swiglu(x: jax.Array, gate_up: jax.Array, *, implementation: str | None = None) -> jax.Array:
+    """silu(gate x) * up x, both products rounded to x's dtype before.
+
+    Args:
+      x: [T, M] tokens.
+      gate_up: [2, F, M]: the weights of gate, then those of up.
+      implementation: name one to forbid fallback.
+
+    Returns:
+      [T, F] in x's dtype. Raises NotImplementedError as `products`.
+    """
+    return dispatch.call("dense_swiglu", SWIGLU, implementation, x, gate_up)
+
+
+def added(
+    x: jax.Array,
+    weight: jax.Array,
+    residual: jax.Array,
+    norm_weight: jax.Array,
+    *,
+    eps: float,
+    implementation: str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """residual + x W^T, and the RMS norm of that (statistics in float32, cast back, then times the weight).
+
+    Args:
+      x: [T, K] tokens.
+      weight: [M, K].
+      residual: [T, M] in x's dtype.
+      norm_weight: [M].
+      eps: added to the mean of squares.
+      implementation: name one to forbid fallback.
+
+    Returns:
+      The sum and its norm, [T, M] in x's dtype. Raises NotImplementedError as `products`.
+    """
+    return dispatch.call("dense_added", ADDED, implementation, x, weight, residual, norm_weight, eps=eps)
