@@ -173,7 +173,7 @@ KERNELS = (
         for operation, function, limits, names in (
             ("products", triton_dense.products, triton_dense.TOKENS, ("qkv",)),
             ("swiglu", triton_dense.swiglu, triton_dense.TOKENS[:-1], ("gate and up",)),
-            ("added", triton_dense.added, triton_dense.TOKENS, ("attention out", "down")),
+            ("added", triton_dense.added, triton_dense.TOKENS[:1], ("attention out", "down")),
         )
         for limit, tokens in zip(limits, (1, 17, 65), strict=False)
     ),

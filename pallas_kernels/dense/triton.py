@@ -75,9 +75,15 @@ def added(
     sizes: Sizes | None = None,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """See `pallas_kernels.dense.api.added`, and `products` for the rest."""
+    """See `pallas_kernels.dense.api.added`, and `products` for the rest; more than 16 tokens are refused, and
+    fewer inputs than features.
+    """
     device.require_one_dtype(x, residual, norm_weight)
-    tiles = _tiles("dense_added", x, (weight,), TOKENS, sizes, interpret)
+    if weight.shape[1] < weight.shape[0]:
+        # Kimi K2.6's attention on one of eight devices, 1024 to 7168: the kernel that sums and normalises its
+        # parts took more than XLA's norm and the product's gain together.
+        raise NotImplementedError(f"{weight.shape[1]} inputs are fewer than {weight.shape[0]} features")
+    tiles = _tiles("dense_added", x, (weight,), TOKENS[:1], sizes, interpret)
     from pallas_kernels.dense.sum_kernel import add_parts
     from pallas_kernels.dense.triton_kernel import parts
 

@@ -52,7 +52,7 @@ def test_swiglu_equals_the_reference(tokens):
     assert_close(found, exact(reference.swiglu)(x, gate_up), same=0.5)
 
 
-@pytest.mark.parametrize(("tokens", "inputs", "width"), [(1, 1024, 320), (17, 1024, 64), (65, 512, 64)])
+@pytest.mark.parametrize(("tokens", "inputs", "width"), [(1, 1024, 320), (2, 1024, 64), (16, 512, 64)])
 def test_sums_equal_the_reference(tokens, inputs, width):
     (weight,) = weights(inputs, width)
     given = normal(1, tokens, inputs), weight, normal(2, tokens, width), 1 + normal(3, width, scale=0.25)
@@ -62,9 +62,9 @@ def test_sums_equal_the_reference(tokens, inputs, width):
 
 
 def test_a_token_that_is_no_number_spoils_no_other():
-    x = normal(1, 17, 512).at[3, 5].set(jnp.nan)
+    x = normal(1, 16, 512).at[3, 5].set(jnp.nan)
     (weight,) = weights(512, 64)
-    residual, norm = normal(2, 17, 64), jnp.ones(64, jnp.bfloat16)
+    residual, norm = normal(2, 16, 64), jnp.ones(64, jnp.bfloat16)
     for found in triton.added(x, weight, residual, norm, eps=EPS, interpret=True):
         spoilt = np.isnan(np.asarray(found, np.float32))
         assert spoilt[3].all() and spoilt.sum() == 64
@@ -94,20 +94,28 @@ def test_what_tiles_do_not_serve_is_refused(tokens, inputs, features, dtype):
         triton.products(x.astype(dtype), (weight.astype(dtype),), interpret=True)
 
 
+def test_a_sum_wider_than_its_inputs_is_refused():
+    (weight,) = weights(512, 1024)
+    with pytest.raises(NotImplementedError, match="512 inputs are fewer than 1024 features"):
+        triton.added(normal(1, 1, 512), weight, normal(2, 1, 1024), normal(3, 1024), eps=EPS, interpret=True)
+
+
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-@pytest.mark.parametrize(("tokens", "swiglu"), [(1, "triton"), (17, "triton"), (65, "xla")])
-def test_on_a_hopper_gpu_they_are_taken_and_lower(tokens, swiglu, hopper):
-    x, (q, k), (down,) = normal(1, tokens, 1024), weights(1024, 256, 64), weights(512, 1024)
+@pytest.mark.parametrize(
+    ("tokens", "swiglu", "added"), [(1, *2 * ["triton"]), (17, "triton", "xla"), (65, *2 * ["xla"])]
+)
+def test_on_a_hopper_gpu_they_are_taken_and_lower(tokens, swiglu, added, hopper):
+    x, (q, k), (down,) = normal(1, tokens, 512), weights(512, 1024, 64), weights(1024, 512)
 
     def layer(x):
-        y = api.swiglu(x, jnp.stack([q, q]))
-        total, normed = api.added(y @ jnp.ones((256, 512), x.dtype), down, x, x[0], eps=EPS)
+        total, normed = api.added(api.swiglu(x, jnp.stack([q, q])), down, x, x[0], eps=EPS)
         return api.products(normed, (q, k, k)), total
 
     with hopper, traced_kernels() as ran:
         text = jax.jit(layer).trace(x).lower(lowering_platforms=("cuda",)).as_text()
-    assert ran == {"dense_products": "triton", "dense_swiglu": swiglu, "dense_added": "triton"}
-    assert text.count("xla.gpu.triton") == (4 if swiglu == "triton" else 3)
+    assert ran == {"dense_products": "triton", "dense_swiglu": swiglu, "dense_added": added}
+    # A sum takes two.
+    assert text.count("xla.gpu.triton") == 1 + (swiglu == "triton") + 2 * (added == "triton")
 
 
 def test_other_gpus_use_plain_jax(hopper, monkeypatch):
