@@ -5,7 +5,9 @@ and how good the texts are.
 
 Prompts are suites: "held-out" (`scripts/pair/prompts.json`, in no training text), those of `jddtree.sweep`,
 and JSON lines as for `jddtree.generate`. In "held-out", "maths" is of trained templates and "problems" are of
-other forms. The total is of stories, explanations, chat and code alone. "distinct" is the share of different
+other forms. The total is of stories, explanations, chat and code alone. "slots right" is how often each slot
+of a chain's rounds equals the text, "from everywhere" the same for drafts behind every token of the text:
+rounds begin where drafts were wrong before, and so at the harder places. "distinct" is the share of different
 token 4-grams in a text, so that loops do not pass for success. "right" counts the word problems' right
 answers. Temperature 0 is greedy; at others, a prompt and a seed give the same text with every method. Exit
 status 1 if a chain or tree gives another text than plain decoding, in float32, and no tie explains it.
@@ -47,6 +49,7 @@ from scripts.pair.acceptance import (
 )
 from scripts.pair.command import run
 from scripts.pair.documents import Documents
+from scripts.pair.everywhere import drafts_everywhere
 from scripts.pair.perplexity import perplexity_by_kind
 from scripts.pair.publish import write_json
 from scripts.pair.section import replace_section, require_section
@@ -76,13 +79,19 @@ def main(arguments: list[str] | None = None) -> None:
         case: pair.tokenizer.decode(done.output_ids) if pair.tokenizer else str(done.output_ids)
         for case, done in results["plain"].items()
     }
+    written = [(tasks[case].prompt, done.output_ids) for case, done in results["plain"].items()]
+    assert pair.drafter is not None
+    drafts = drafts_everywhere(pair.target, pair.drafter, written, jnp.dtype(pair.dtype))
+    everywhere = dict(zip(results["plain"], drafts, strict=True))
     report: dict[str, Any] = {
         "target": args.name,
         "device": jax.devices()[0].device_kind,
         "dtype": pair.dtype,
         "max_new_tokens": args.max_new_tokens,
         "seeds": args.seeds,
-        "temperatures": measure(results, texts, json.loads(args.answers.read_text(encoding="utf-8"))),
+        "temperatures": measure(
+            results, texts, json.loads(args.answers.read_text(encoding="utf-8")), everywhere
+        ),
         "perplexity": {},
         "different": differences(results, pair.dtype),
     }

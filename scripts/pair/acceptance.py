@@ -26,19 +26,16 @@ Results = Mapping[str, Mapping[Case, Generation]]
 """By the method's name; "plain" and "chain" are there."""
 
 
-def slots_right(generation: Generation) -> list[tuple[int, int]]:
-    """For each slot of a chain's drafts: how often it equals the text, and how often there is text."""
-    found: list[list[int]] = []
+Drafts = Iterable[tuple[int, Sequence[int]]]
+"""Drafted tokens, and the place in the text of the anchor that they follow."""
+
+
+def drafts_of(generation: Generation) -> Drafts:
+    """A chain's, round by round."""
     at = 0
     for round_ in generation.trace:
-        for slot, token in enumerate(round_["tokens"][1:], start=1):
-            if slot > len(found):
-                found.append([0, 0])
-            if at + slot < len(generation.output_ids):
-                found[slot - 1][0] += token == generation.output_ids[at + slot]
-                found[slot - 1][1] += 1
+        yield at, round_["tokens"][1:]
         at += len(round_["accepted"])
-    return [(right, count) for right, count in found]
 
 
 def committed(generations: Sequence[Generation]) -> float | None:
@@ -53,23 +50,30 @@ def share_by_depth(generations: Sequence[Generation]) -> list[float]:
     return [sum(n >= depth for n in rounds) / len(rounds) for depth in range(1, max(rounds, default=0) + 1)]
 
 
-def share_by_slot(generations: Sequence[Generation]) -> list[float]:
-    """Share right of every slot, over all rounds of all texts."""
+def share_by_slot(texts: Iterable[tuple[Sequence[int], Drafts]]) -> list[float]:
+    """How often every slot equals the text where there is text, over all drafts of all texts' ids."""
     totals: list[list[int]] = []
-    for generation in generations:
-        for slot, (right, count) in enumerate(slots_right(generation)):
-            if slot == len(totals):
-                totals.append([0, 0])
-            totals[slot][0] += right
-            totals[slot][1] += count
+    for ids, drafts in texts:
+        for at, tokens in drafts:
+            for slot, token in enumerate(tokens, start=1):
+                if slot > len(totals):
+                    totals.append([0, 0])
+                if at + slot < len(ids):
+                    totals[slot - 1][0] += token == ids[at + slot]
+                    totals[slot - 1][1] += 1
     return [right / max(count, 1) for right, count in totals]
 
 
-def measure(results: Results, texts: Mapping[Case, str], answers: Mapping[str, float]) -> dict[str, Any]:
+def measure(
+    results: Results,
+    texts: Mapping[Case, str],
+    answers: Mapping[str, float],
+    everywhere: Mapping[Case, Sequence[Sequence[int]]],
+) -> dict[str, Any]:
     """Figures by temperature (as text) and kind, and of the kinds of TOTAL together: "total".
 
     ``texts`` are plain decoding's; ``answers`` are right numbers by prompt. "right" is of the texts whose
-    prompts have one, None where there are none.
+    prompts have one, None where there are none. ``everywhere``: `scripts.pair.everywhere` of those texts.
     """
     found: dict[str, Any] = {}
     for temperature in dict.fromkeys(case.temperature for case in texts):
@@ -80,13 +84,17 @@ def measure(results: Results, texts: Mapping[Case, str], answers: Mapping[str, f
         if together:
             groups["total"] = together
         found[f"{temperature:g}"] = {
-            kind: _figures(cases, results, texts, answers) for kind, cases in groups.items()
+            kind: _figures(cases, results, texts, answers, everywhere) for kind, cases in groups.items()
         }
     return found
 
 
 def _figures(
-    cases: Sequence[Case], results: Results, texts: Mapping[Case, str], answers: Mapping[str, float]
+    cases: Sequence[Case],
+    results: Results,
+    texts: Mapping[Case, str],
+    answers: Mapping[str, float],
+    everywhere: Mapping[Case, Sequence[Sequence[int]]],
 ) -> dict[str, Any]:
     plain = [results["plain"][case] for case in cases]
     drafted = {
@@ -97,7 +105,10 @@ def _figures(
         "texts": len(cases),
         "committed": {name: committed(written) for name, written in drafted.items()},
         "reached": {name: share_by_depth(written) for name, written in drafted.items()},
-        "slots": share_by_slot([results["chain"][case] for case in cases]),
+        "slots": share_by_slot((run.output_ids, drafts_of(run)) for run in drafted["chain"]),
+        "everywhere": share_by_slot(
+            (run.output_ids, enumerate(everywhere[case])) for case, run in zip(cases, plain, strict=True)
+        ),
         "distinct": sum(map(distinct_of, plain)) / len(cases),
         "stopped": sum(generation.finish_reason == "stop" for generation in plain),
         "asked": len(asked),
@@ -130,13 +141,24 @@ def differences(results: Results, dtype: str) -> list[dict[str, Any]]:
 def rows_of(kinds: Mapping[str, Any], perplexity: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
     """Titles and rows of a table of one temperature's figures; ``perplexity`` by kind."""
     names = list(next(iter(kinds.values()))["committed"])
-    titles = ["kind", "texts", *names, "slots right", "distinct", "stopped", "right", "perplexity"]
+    titles = [
+        "kind",
+        "texts",
+        *names,
+        "slots right",
+        "from everywhere",
+        "distinct",
+        "stopped",
+        "right",
+        "perplexity",
+    ]
     return titles, [
         [
             kind,
             str(row["texts"]),
             *("-" if row["committed"][name] is None else f"{row['committed'][name]:.2f}" for name in names),
             shares(row["slots"]),
+            shares(row["everywhere"]),
             f"{row['distinct']:.2f}",
             str(row["stopped"]),
             "-" if row["right"] is None else f"{row['right']} of {row['asked']}",

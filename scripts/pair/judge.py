@@ -8,7 +8,7 @@ from jddtree.config import DFlashConfig
 from jddtree.decoder import Decoder, Task
 from jddtree.models.target import Target
 from jddtree.state import Method
-from scripts.pair.acceptance import committed, share_by_slot
+from scripts.pair.acceptance import committed, drafts_of, share_by_slot
 from scripts.pair.drafter import Params, as_model
 
 NEW_TOKENS = 96
@@ -44,5 +44,5 @@ class Judge:
         else:
             self._decoder.exchange(drafter)
         *_, rows = self._decoder.decode(self._tasks)
-        slots = [round(share, 4) for share in share_by_slot(rows)]
+        slots = [round(share, 4) for share in share_by_slot((run.output_ids, drafts_of(run)) for run in rows)]
         return {"committed": committed(rows), "slots": slots}
