@@ -15,6 +15,7 @@ from jddtree.errors import InputError
 from jddtree.load import Pair
 from jddtree.models import gqa, layers, mla
 from jddtree.pytree import dotted
+from pallas_kernels.norm import rms_norm
 
 Fault = Literal["mask-stride", "rope-layout", "router-bias-bf16", "taps-off-by-one", "nibble-order"]
 FAULTS: tuple[str, ...] = get_args(Fault)
@@ -71,8 +72,7 @@ def _other_rope() -> Generator[None]:
 def _rotate_pairs(heads, values, weights, cos, sin, *, eps):
     """`pallas_kernels.rotary.api.rotate` with MLA's pairing."""
     normed = (
-        x if weight is None else layers.rms_norm(x, weight, eps)
-        for x, weight in zip(heads, weights, strict=True)
+        x if weight is None else rms_norm(x, weight, eps) for x, weight in zip(heads, weights, strict=True)
     )
     return *(layers.rotate_pairs(x, cos, sin) for x in normed), values
 
@@ -80,9 +80,9 @@ def _rotate_pairs(heads, values, weights, cos, sin, *, eps):
 def _prepare_halves(q, kv, q_weight, kv_weight, cos, sin, *, eps):
     """`pallas_kernels.latent.api.prepare` with the dense models' pairing."""
     rank = kv_weight.shape[0]
-    latent = layers.rms_norm(kv[..., :rank], kv_weight, eps)
+    latent = rms_norm(kv[..., :rank], kv_weight, eps)
     key = layers.rotate_halves(kv[:, :, None, rank:], cos, sin)[:, :, 0]
-    return layers.rms_norm(q, q_weight, eps), jnp.concatenate([latent, key], axis=-1)
+    return rms_norm(q, q_weight, eps), jnp.concatenate([latent, key], axis=-1)
 
 
 def _changed(pair: Pair, name: str, change, fault: Fault) -> Pair:

@@ -15,8 +15,9 @@ from jddtree.checkpoint.skeleton import array_paths
 from jddtree.config import DFlashConfig
 from jddtree.models.dflash import DFlash
 from jddtree.models.drafter import Drafter
-from jddtree.models.layers import rms_norm, rope_tables, rotate_halves
+from jddtree.models.layers import rope_tables, rotate_halves
 from jddtree.models.target import Pass, Target
+from pallas_kernels.norm import rms_norm
 from pallas_kernels.tree_attention.api import pack_mask
 from scripts.pair.target import attend, same_document
 

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jddtree.config import KimiK2Config
-from jddtree.models.layers import rms_norm, rope_tables, rotate_pairs
+from jddtree.models.layers import rope_tables, rotate_pairs
+from pallas_kernels.norm import rms_norm
 
 Params = dict[str, jax.Array]
 FLOAT32 = ("e_score_correction_bias", "mlp.gate.weight")  # never rounded in training
