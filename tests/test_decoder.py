@@ -298,6 +298,8 @@ def test_prefills_of_two_sizes_serve_every_prompt():
 def test_the_decoder_says_which_kernels_it_holds():
     assert random_decoder().kernels == {
         "commit": "xla",
+        "dense_added": "xla",
+        "dense_products": "xla",
         "rotary": "xla",
         "tree_attention": "xla",
         "top_k": "xla",
