@@ -9,6 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, store
 
 CHANNELS = 4096
@@ -71,10 +72,7 @@ def write(
 
     taken, into = [flat(new) for new in news], [flat(leaf) for leaf in leaves]
     inputs = (slots, count, lengths, *taken, *into)
-    shapes = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, manual_axis_type=jax.typeof(leaf).manual_axis_type)
-        for leaf in into
-    ]
+    shapes = [result(leaf, leaf.shape, leaf.dtype) for leaf in into]
     whole = [pl.BlockSpec(array.shape, lambda *_, n=array.ndim: (0,) * n) for array in inputs]
     written = pl.pallas_call(
         partial(write_kernel, leaves=len(into)),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, store
 
 WARPS = 8
@@ -46,9 +47,7 @@ def add_parts(
     """
     S, T, M = parts.shape
     row = pl.BlockSpec((None, M), lambda t: (t, 0))
-    shape = jax.ShapeDtypeStruct(
-        (T, M), residual.dtype, manual_axis_type=jax.typeof(residual).manual_axis_type
-    )
+    shape = result(residual, (T, M), residual.dtype)
     return pl.pallas_call(
         partial(sum_kernel, eps=eps),
         grid=(T,),

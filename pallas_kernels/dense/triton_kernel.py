@@ -15,7 +15,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.dense.triton import Tiles
-from pallas_kernels.tree_attention.tiles import Part, parts_of
+from pallas_kernels.parts import Part, parts_of
+from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, product, store
 
 Sums = tuple[tuple[jax.Array, ...], ...]
@@ -126,7 +127,7 @@ def gated(x: jax.Array, gate_up: jax.Array, tiles: Tiles, *, interpret: bool) ->
         grid=(F // tiles.features,),
         in_specs=(pl.BlockSpec((T, K), lambda f: (0, 0)), half(0), half(1)),
         out_specs=pl.BlockSpec((T, F), lambda f: (0, 0)),
-        out_shape=_shape(x, (T, F), x.dtype),
+        out_shape=result(x, (T, F), x.dtype),
         compiler_params=plgpu.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         interpret=interpret,
         name="dense_swiglu",
@@ -156,12 +157,8 @@ def _launch(
                 for width in widths
             ),
         ),
-        out_shape=(tuple(_shape(x, (*lead, T, width), dtype) for width in widths),),
+        out_shape=(tuple(result(x, (*lead, T, width), dtype) for width in widths),),
         compiler_params=plgpu.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         interpret=interpret,
         name="dense_products",
     )(x, tuple(weights))[0]
-
-
-def _shape(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.typeof(x).manual_axis_type)

@@ -9,6 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.grouped_matmul.as_published import activated
+from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, store
 
 MOST = 256
@@ -52,9 +53,7 @@ def activate(sums: jax.Array, counts: jax.Array, dtype: jnp.dtype, *, interpret:
             pl.BlockSpec((None,), lambda p, f: (p,)),
         ],
         out_specs=pl.BlockSpec((None, rows, width), lambda p, f: (p, 0, 0)),
-        out_shape=jax.ShapeDtypeStruct(
-            (P, rows, width), dtype, manual_axis_type=jax.typeof(sums).manual_axis_type
-        ),
+        out_shape=result(sums, (P, rows, width), dtype),
         compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=1),
         interpret=interpret,
         name="activate_experts",

@@ -12,6 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, store
 
 
@@ -68,7 +69,7 @@ def gather(
     (T, M), K = x.shape, ids.shape[1]
 
     def shape(*sizes: int, dtype) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(sizes, dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
+        return result(x, sizes, dtype)
 
     one = pl.BlockSpec((None,), lambda a: (a,))
     experts, counts, places, taken = pl.pallas_call(

@@ -21,6 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.grouped_matmul.as_published import activated, weight_of
+from pallas_kernels.results import result
 
 LANES = 128
 
@@ -126,7 +127,7 @@ def multiply(
             ],
             out_specs=pl.BlockSpec((None, R, strip), lambda s, p, experts, sources: (p, 0, s)),
         ),
-        out_shape=jax.ShapeDtypeStruct((P, R, out), x.dtype, manual_axis_type=jax.typeof(x).manual_axis_type),
+        out_shape=result(x, (P, R, out), x.dtype),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=limit
         ),

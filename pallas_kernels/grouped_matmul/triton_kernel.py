@@ -18,6 +18,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from pallas_kernels.grouped_matmul.as_published import activated, weight_of
 from pallas_kernels.grouped_matmul.triton import Sizes
+from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, product
 
 WORDS_A_GROUP = 4
@@ -134,7 +135,7 @@ def multiply(
             *(of_weight(array.shape[2]) for pair in weights for array in pair),
         ],
         out_specs=pl.BlockSpec((None, R, tiles.strip), lambda s, p: (p, 0, s)),
-        out_shape=jax.ShapeDtypeStruct((P, R, out), x.dtype, manual_axis_type=jax.typeof(x).manual_axis_type),
+        out_shape=result(x, (P, R, out), x.dtype),
         compiler_params=plgpu.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         interpret=interpret,
         name="int4_experts",

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.results import result
 from pallas_kernels.rotation import rotated
 from pallas_kernels.triton import iota, load, store
 
@@ -69,9 +70,6 @@ def finish(
     def of_token(size: int) -> pl.BlockSpec:
         return pl.BlockSpec((None, size), lambda t, p: (t, 0))
 
-    def result(size: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((T, size), q.dtype, manual_axis_type=jax.typeof(q).manual_axis_type)
-
     angles = of_token(cos.shape[2])
     queries, latents = pl.pallas_call(
         partial(latent_kernel, starts=starts, eps=eps),
@@ -83,7 +81,7 @@ def finish(
             angles,
         ),
         out_specs=(of_token(Q), of_token(width)),
-        out_shape=(result(Q), result(width)),
+        out_shape=tuple(result(q, (T, size), q.dtype) for size in (Q, width)),
         compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=1),
         interpret=interpret,
         name="latent",

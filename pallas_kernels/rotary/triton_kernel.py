@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.results import result
 from pallas_kernels.rotation import rotated
 from pallas_kernels.triton import iota, load, store
 
@@ -100,14 +101,11 @@ def turn(
         ),
         out_specs=tuple(map(of_token, counts)),
         out_shape=tuple(
-            jax.ShapeDtypeStruct(
-                (T, count, D), source.dtype, manual_axis_type=jax.typeof(source).manual_axis_type
-            )
-            for count, source in zip(counts, sources, strict=True)
+            result(source, (T, count, D), source.dtype) for count, source in zip(counts, sources, strict=True)
         ),
         compiler_params=plgpu.CompilerParams(num_warps=HEADS, num_stages=1),
         interpret=interpret,
         name="rotary",
     )(sources, weights, cos.reshape(T, -1), sin.reshape(T, -1))
-    found = tuple(result.reshape(x.shape) for result, x in zip(results, before, strict=True))
+    found = tuple(each.reshape(x.shape) for each, x in zip(results, before, strict=True))
     return found if len(found) > len(heads) else (*found, values)

@@ -8,6 +8,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, store
 
 
@@ -42,8 +43,7 @@ def choose(
     T, E = logits.shape
 
     def shape(dtype) -> jax.ShapeDtypeStruct:
-        axes = jax.typeof(logits).manual_axis_type
-        return jax.ShapeDtypeStruct((T, rule.chosen), dtype, manual_axis_type=axes)
+        return result(logits, (T, rule.chosen), dtype)
 
     ids, weights = pl.pallas_call(
         partial(choose_kernel, rule=rule),

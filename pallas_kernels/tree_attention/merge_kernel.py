@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, store
 
 ELEMENTS = 4096
@@ -53,9 +54,7 @@ def merge(
             pl.BlockSpec((None, splits, None, V), lambda r, c, b: (b, 0, r, 0)),
             pl.BlockSpec((None, splits, None), lambda r, c, b: (b, 0, r)),
         ],
-        out_shape=jax.ShapeDtypeStruct(
-            (B, rows, V), dtype, manual_axis_type=jax.typeof(parts).manual_axis_type
-        ),
+        out_shape=result(parts, (B, rows, V), dtype),
         out_specs=pl.BlockSpec((None, None, V), lambda r, c, b: (b, r, 0)),
         compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=1),
         interpret=interpret,

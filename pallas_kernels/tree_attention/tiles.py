@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pallas_kernels.parts import Part, parts_of
+
 COLUMNS = 32
 """Block keys a step: one word of the mask."""
 
@@ -45,27 +47,6 @@ class Tiles:
     splits: int
     warps: int
     stages: int
-
-
-@dataclass(frozen=True)
-class Part:
-    """Channels [start, start + width) in registers of ``padded`` channels, a power of two of 16 or more."""
-
-    start: int
-    width: int
-    padded: int
-
-
-def parts_of(start: int, width: int) -> tuple[Part, ...]:
-    """``width`` channels from ``start`` as powers of two, largest first; a rest under 16 is padded."""
-    parts = []
-    while width >= 16:
-        size = 1 << (width.bit_length() - 1)
-        parts.append(Part(start, size, size))
-        start, width = start + size, width - size
-    if width:
-        parts.append(Part(start, width, 16))
-    return tuple(parts)
 
 
 def channel_parts(

@@ -21,6 +21,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.results import result
+
 LANES = 128
 
 AS_NAMED, HEADS_FIRST, KEYS_LAST = (0, 1, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1)
@@ -226,8 +228,7 @@ def attend(
         return pl.BlockSpec((None, None, J, tiles.rows, width), lambda s, b, r, t, lengths: (s, b, 0, r, 0))
 
     def shape(width: int, dtype) -> jax.ShapeDtypeStruct:
-        sizes = tiles.splits, B, J, rows, width
-        return jax.ShapeDtypeStruct(sizes, dtype, manual_axis_type=jax.typeof(q).manual_axis_type)
+        return result(q, (tiles.splits, B, J, rows, width), dtype)
 
     latent = prefix_v is None
     keys = (

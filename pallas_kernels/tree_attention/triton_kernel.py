@@ -18,8 +18,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from pallas_kernels.parts import Part
+from pallas_kernels.results import result
 from pallas_kernels.tree_attention.merge_kernel import merge
-from pallas_kernels.tree_attention.tiles import COLUMNS, Part, Tiles, channel_parts
+from pallas_kernels.tree_attention.tiles import COLUMNS, Tiles, channel_parts
 from pallas_kernels.triton import iota, load, product, store
 
 
@@ -217,7 +219,7 @@ def attend(
     )
 
     def shape(*sizes: int, dtype) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(sizes, dtype, manual_axis_type=jax.typeof(q).manual_axis_type)
+        return result(q, sizes, dtype)
 
     whole = shape(B, N, J, group, Vw, dtype=q.dtype)
     if tiles.splits == 1:

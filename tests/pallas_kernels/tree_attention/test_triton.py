@@ -9,9 +9,10 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from pallas_kernels.dispatch import traced_kernels
+from pallas_kernels.parts import Part, parts_of
 from pallas_kernels.tree_attention.api import WIDE, causal_mask, pack_mask, tree_attention
 from pallas_kernels.tree_attention.cases import CASES
-from pallas_kernels.tree_attention.tiles import ROOM, Part, Sizes, Tiles, channel_parts, choose, parts_of
+from pallas_kernels.tree_attention.tiles import ROOM, Sizes, Tiles, channel_parts, choose
 from pallas_kernels.tree_attention.triton_kernel import attend
 from tests.oracles.heap_tree import ancestors
 from tests.oracles.masked_attention import check
