@@ -73,7 +73,8 @@ def _stages(model: KimiK2, inputs, positions, valid, mask, cache: Cache, lengths
     outputs: dict[int, tuple[jax.Array, jax.Array, jax.Array | None]] = {}
     for index, (x, attended) in inputs.items():
         layer = model.layers[index]
-        attn_out, _ = layer.self_attn(layer.input_layernorm(x), rope, mask, cache[index], lengths)
+        heads, _ = layer.self_attn(layer.input_layernorm(x), rope, mask, cache[index], lengths)
+        attn_out = layer.self_attn.o_proj.joined(heads)
         normed = layer.post_attention_layernorm(x + attended)
         if isinstance(layer.mlp, MoE):
             ids, weights = layer.mlp.gate(normed.reshape(-1, normed.shape[-1]), valid.reshape(-1))

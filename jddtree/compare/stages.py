@@ -111,6 +111,7 @@ def _target(
             assert isinstance(config, KimiK2Config)
             rope = rope_tables(config.rope, config.rope_head_dim, positions)
             attended, _ = layer.self_attn(layer.input_layernorm(before), rope, mask, cache[index], lengths)
+            attended = layer.self_attn.o_proj.joined(attended)
             normed = layer.post_attention_layernorm(before + attended)[0]
             bias = layer.mlp.gate.e_score_correction_bias[...]
             stages[f"layer {index} router bias"] = bias[None]

@@ -35,7 +35,7 @@ class Layer(nnx.Module):
             lower = positions - self.window + 1
             near = positions[:, :, None] - positions[:, None, :] < self.window
             mask = mask & pack_mask(near)
-        attended, fresh = self.self_attn.attend(normed, slots.rope, mask, lower, cache, slots.lengths)
+        attended, fresh = self.self_attn(normed, slots.rope, mask, lower, cache, slots.lengths)
         x, normed = added(self.self_attn.o_proj, attended, x, self.post_attention_layernorm)
         x, normed = added(self.mlp.down_proj, self.mlp.inner(normed), x, following)
         return x, normed, fresh, None

@@ -37,7 +37,7 @@ class Layer(nnx.Module):
             lower = positions - self.window + 1
             visible = (-ahead < self.window) & (ahead < (1 if self.causal else self.window))
         mask = pack_mask(visible[None])
-        attended, _ = self.self_attn.attend(normed, rope, mask, lower, cache, lengths)
+        attended, _ = self.self_attn(normed, rope, mask, lower, cache, lengths)
         x, normed = added(self.self_attn.o_proj, attended, x, self.post_attention_layernorm)
         return added(self.mlp.down_proj, self.mlp.inner(normed), x, following)
 

@@ -55,21 +55,10 @@ class GroupedQueryAttention(nnx.Module):
         lower: Int[Array, "B N"] | None,
         cache: KeyValue,
         lengths: Int[Array, " B"],
-    ) -> tuple[Float[Array, "B N M"], KeyValue]:
-        """Attend over [cache ; x], and return x's own keys and values beside the output."""
-        attended, fresh = self.attend(x, rope, mask, lower, cache, lengths)
-        return self.o_proj.joined(attended), fresh
-
-    def attend(
-        self,
-        x: Float[Array, "B N M"],
-        rope: tuple[Array, Array],
-        mask: UInt32[Array, "_ N W"],
-        lower: Int[Array, "B N"] | None,
-        cache: KeyValue,
-        lengths: Int[Array, " B"],
     ) -> tuple[Float[Array, "B N _"], KeyValue]:
-        """The same before ``o_proj``: all heads' values side by side."""
+        """Attend over [cache ; x]: all heads' values side by side, for ``o_proj``, and x's own keys and
+        values.
+        """
         c = self.config
         rows, slots, _ = x.shape
         # As in `jddtree.models.layers.MLP`.

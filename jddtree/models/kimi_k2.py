@@ -28,7 +28,7 @@ class Layer(nnx.Module):
     def __call__(self, x, normed, following, slots, cache):
         """See `jddtree.pipeline.run_layers`; fresh are this pass's latents [B, N, 1, R+P]."""
         s = slots
-        attended, fresh = self.self_attn.attend(normed, s.rope, s.mask, cache, s.lengths)
+        attended, fresh = self.self_attn(normed, s.rope, s.mask, cache, s.lengths)
         x, normed = added(self.self_attn.o_proj, attended, x, self.post_attention_layernorm)
         if not isinstance(self.mlp, MoE):
             x, normed = added(self.mlp.down_proj, self.mlp.inner(normed), x, following)

@@ -45,20 +45,8 @@ class LatentAttention(nnx.Module):
         mask: UInt32[Array, "_ N W"],
         cache: Float[Array, "B S 1 RP"],
         lengths: Int[Array, " B"],
-    ) -> tuple[Float[Array, "B N M"], Float[Array, "B N 1 RP"]]:
-        """Attend, and return this pass's own latents beside the output."""
-        attended, fresh = self.attend(x, rope, mask, cache, lengths)
-        return self.o_proj.joined(attended), fresh
-
-    def attend(
-        self,
-        x: Float[Array, "B N M"],
-        rope: tuple[Array, Array],
-        mask: UInt32[Array, "_ N W"],
-        cache: Float[Array, "B S 1 RP"],
-        lengths: Int[Array, " B"],
     ) -> tuple[Float[Array, "B N _"], Float[Array, "B N 1 RP"]]:
-        """The same before ``o_proj``: all heads' values side by side."""
+        """Attend: all heads' values side by side, for ``o_proj``, and this pass's own latents."""
         c = self.config
         rows, slots, _ = x.shape
         q_low, fresh = prepare(
