@@ -49,22 +49,20 @@ LOOPS = 5
 CALLS = 4
 """Calls a turn."""
 
-ATTENTION, TOP_K, EXPERTS = (
+ATTENTION, TOP_K, EXPERTS, PRODUCTS, SWIGLU, ADDED = (
     {name: functools.partial(call, implementation=name) for name, _ in implementations}
     for call, implementations in (
         (tree_attention.tree_attention, tree_attention.IMPLEMENTATIONS),
         (top_k.top_k, top_k.IMPLEMENTATIONS),
         (grouped_matmul.expert_mlp, grouped_matmul.IMPLEMENTATIONS),
+        (dense.products, dense.PRODUCTS),
+        (dense.swiglu, dense.SWIGLU),
+        (dense.added, dense.ADDED),
     )
 )
 """Every implementation by its name."""
 
-DENSE = {
-    "products": dense.PRODUCTS,
-    "swiglu": dense.SWIGLU,
-    "added": dense.ADDED,
-}
-"""Implementations of the dense operations."""
+DENSE = {"products": PRODUCTS, "swiglu": SWIGLU, "added": ADDED}
 
 QWEN3_4B = {
     "qkv": ("products", 2560, (4096, 1024, 1024)),
@@ -165,7 +163,8 @@ def chosen(only: str | None, quick: bool, turns: int) -> list[Program]:
     for name in QWEN3_4B:
         for tokens in (1, 17, 65):
             told = f"Qwen3-4B {name}, {tokens} token{'s' if tokens > 1 else ''}"
-            names[told] = functools.partial(dense_programs, told, name, tokens, quick, None)
+            functions = DENSE[QWEN3_4B[name][0]]
+            names[told] = functools.partial(dense_programs, told, name, tokens, quick, functions)
     for case in cases.TIMED:
         sized = small(case) if quick else case
         names[case.name] = functools.partial(with_products_alone, sized, turns)
@@ -258,18 +257,12 @@ def top_k_programs(rows: int, width: int, k: int, functions: Mapping[str, Callab
 
 
 def dense_programs(
-    told: str, name: str, tokens: int, quick: bool, functions: Mapping[str, Callable] | None
+    told: str, name: str, tokens: int, quick: bool, functions: Mapping[str, Callable]
 ) -> list[Program]:
-    """Implementations of a dense operation, by their names (None: all of them), each call over several sets
-    of weights.
-    """
+    """Implementations of a dense operation, by their names, each call over several sets of weights."""
     operation, inputs, features = QWEN3_4B[name]
     if quick:
         inputs, features = 512, tuple(64 for _ in features)
-    call = getattr(dense, operation)
-    functions = functions or {
-        each: functools.partial(call, implementation=each) for each, _ in DENSE[operation]
-    }
     width = inputs * sum(features) * (2 if operation == "swiglu" else 1)
     sets = 1 if quick else -(-COLD // (2 * width))
     keys = iter(jax.random.split(jax.random.key(7), 3 + sets * len(features)))

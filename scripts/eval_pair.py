@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     written = [(tasks[case].prompt, done.output_ids) for case, done in results["plain"].items()]
     assert pair.drafter is not None
-    drafts = drafts_everywhere(pair.target, pair.drafter, written, jnp.dtype(pair.dtype))
+    drafts = drafts_everywhere(pair.target, pair.drafter, written)
     everywhere = dict(zip(results["plain"], drafts, strict=True))
     report: dict[str, Any] = {
         "target": args.name,

@@ -15,24 +15,22 @@ from rich.progress import track
 
 from jddtree.models.drafter import Drafter
 from jddtree.models.target import Target
-from pallas_kernels.tree_attention.api import causal_mask
+from scripts.pair.drafter import target_pass
 
 Text = tuple[Sequence[int], Sequence[int]]
 """A prompt's ids and its text's."""
 
 
-def drafts_everywhere(
-    target: Target, drafter: Drafter, texts: Sequence[Text], dtype: jnp.dtype
-) -> list[list[list[int]]]:
-    """Every text's: behind each of its tokens the likeliest one of every slot. ``dtype``: to compute in."""
+def drafts_everywhere(target: Target, drafter: Drafter, texts: Sequence[Text]) -> list[list[list[int]]]:
+    """For every text, behind each of its tokens, the likeliest token of every slot."""
     width = max((len(prompt) + len(text) for prompt, text in texts), default=0)
     longest = max((len(text) for _, text in texts), default=0)
     weights, form = jax.tree.flatten((target, drafter))
 
     @jax.jit
-    def drafted(weights: list[Array], ids: Array, count: Array, anchors: Array) -> Array:
+    def drafted(weights: list[Array], ids: Array, anchors: Array) -> Array:
         target, drafter = jax.tree.unflatten(form, weights)
-        return jnp.argmax(_logits(target, drafter, ids, count, anchors, dtype), axis=-1)
+        return jnp.argmax(_logits(target, drafter, ids, anchors), axis=-1)
 
     found = []
     for prompt, text in track(texts, "everywhere", console=Console(stderr=True)):
@@ -40,34 +38,19 @@ def drafts_everywhere(
         ids[:count] = [*prompt, *text]
         # Those past the end repeat the last one, and are dropped.
         anchors = np.minimum(len(prompt) + np.arange(longest), count - 1).astype(np.int32)
-        drafts = np.asarray(drafted(weights, ids, np.int32(count), anchors))
-        found.append(drafts[: len(text)].tolist())
+        found.append(np.asarray(drafted(weights, ids, anchors))[: len(text)].tolist())
     return found
 
 
 def _logits(
-    target: Target,
-    drafter: Drafter,
-    ids: Int[Array, " T"],
-    count: Int[Array, ""],
-    anchors: Int[Array, " A"],
-    dtype: jnp.dtype,
+    target: Target, drafter: Drafter, ids: Int[Array, " T"], anchors: Int[Array, " A"]
 ) -> Float[Array, "A D V"]:
-    """The draft logits behind the tokens at ``anchors``, places in ``ids``, of which ``count`` are tokens."""
+    """The draft logits behind the tokens at ``anchors``, places in ``ids``."""
     positions = jnp.arange(len(ids), dtype=jnp.int32)[None]
-    empty, nothing = target.new_cache(1, 1, dtype), jnp.zeros(1, jnp.int32)
-    passed = target(
-        ids[None],
-        positions,
-        positions < count,
-        causal_mask(len(ids)),
-        empty,
-        nothing,
-        drafter.target_layers,
-    )
+    features = target_pass(target, ids[None], positions, drafter.target_layers).features
     # One row an anchor, each of which reads the positions before it.
     context = jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf, (len(anchors), *leaf.shape[1:])),
-        drafter.context(passed.features, positions),
+        drafter.context(features, positions),
     )
     return drafter.draft(target, ids[anchors], anchors, context)

@@ -18,7 +18,6 @@ from jddtree.models.layers import (
     PackedLinear,
     RMSNorm,
     join_mlps,
-    rms_norm,
     rope_tables,
     rotate_halves,
     rotate_pairs,
@@ -26,6 +25,7 @@ from jddtree.models.layers import (
 )
 from jddtree.models.moe import MoE
 from pallas_kernels import device
+from pallas_kernels.norm import rms_norm
 from tests import tiny
 
 
