@@ -225,8 +225,8 @@ class Decoder:
     def compiler_options(self) -> dict[str, str]:
         """What the compiler is told for this pair's programs."""
         if self._mesh is None:
-            return graph_options(jax.default_backend(), 1)
-        return graph_options(self._mesh.devices.flat[0].platform, self._mesh.size)
+            return graph_options(jax.default_backend(), 1, self.kernels)
+        return graph_options(self._mesh.devices.flat[0].platform, self._mesh.size, self.kernels)
 
     def _on_mesh(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
         """``function`` of every device's own parts as one of whole arrays."""
@@ -276,8 +276,8 @@ class Decoder:
         with traced_kernels() as ran:
             jitted = jax.jit(whole, donate_argnums=2, in_shardings=where)
             lowered = jitted.lower(self._weights, request, state, *arguments)
-        compiled = lowered.compile(self.compiler_options)
         self.kernels |= ran
+        compiled = lowered.compile(self.compiler_options)
         self.compile_seconds += time.perf_counter() - begin
         return compiled
 

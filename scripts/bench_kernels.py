@@ -161,7 +161,7 @@ def chosen(only: str | None, quick: bool, turns: int) -> list[Program]:
         sized = rows, 512 if quick else width, k
         names[f"top-{k} of {rows} x {width}"] = functools.partial(top_k_programs, *sized, TOP_K)
     for name in QWEN3_4B:
-        for tokens in (1, 17, 65):
+        for tokens in (1, 24, 72):
             told = f"Qwen3-4B {name}, {tokens} token{'s' if tokens > 1 else ''}"
             functions = DENSE[QWEN3_4B[name][0]]
             names[told] = functools.partial(dense_programs, told, name, tokens, quick, functions)
@@ -428,22 +428,23 @@ def compiled(program: Program, turns: int) -> Callable:
     """``turns`` times four calls of the program's function in one loop; returns what the last one did.
 
     Every call's first array has the call's number times the step added, which the compiler does not know, and
-    a zero times what the call before it found: what is the same in every call would be done once, before the
-    loop, and what nothing waits for not at all.
+    a zero times what the call before it found, of every array one number: what is the same in every call
+    would be done once, before the loop, and what nothing waits for not at all.
     """
     shapes = jax.eval_shape(program.function, *program.arrays)
 
     def loop(step, zero, first, *rest):
         def turn(index, found):
             for call in range(CALLS):
-                before = jax.tree.leaves(found)[0].reshape(-1)[0]
+                leaves = jax.lax.optimization_barrier(jax.tree.leaves(found))
+                before = sum(leaf.reshape(-1)[0].astype(jnp.float32) for leaf in leaves)
                 moved = (index * CALLS + call) * step + (before * zero).astype(jnp.int32)
                 found = program.function(first + moved.astype(first.dtype), *rest)
             return found
 
         return jax.lax.fori_loop(0, turns, turn, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
-    step, zero = jnp.int32(program.step), jnp.zeros((), jax.tree.leaves(shapes)[0].dtype)
+    step, zero = jnp.int32(program.step), jnp.float32(0)
     return functools.partial(jax.jit(loop).lower(step, zero, *program.arrays).compile(), step, zero)
 
 

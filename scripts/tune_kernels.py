@@ -29,7 +29,7 @@ import jax
 import pallas_kernels
 from jddtree.errors import InputError
 from pallas_kernels import tuning
-from pallas_kernels.dense import triton as triton_dense
+from pallas_kernels.dense import mosaic as mosaic_dense
 from pallas_kernels.grouped_matmul import cases
 from pallas_kernels.grouped_matmul import mosaic as mosaic_experts
 from pallas_kernels.grouped_matmul import tpu as tpu_experts
@@ -165,17 +165,16 @@ KERNELS = (
     ),
     *(
         Kernel(
-            *(f"dense_{operation}_{limit}", "triton", triton_dense.Sizes, function, dense(tokens, *names)),
-            changes(features=(16, 32, 64, 128), inputs=(64, 128, 256), warps=(1, 2, 4, 8), stages=(3, 4, 5))
-            + (() if operation == "swiglu" else changes(resident=(4, 8, 16))),
+            *(f"dense_{operation}_{limit}", "mosaic_gpu", mosaic_dense.Sizes, function),
+            *(dense(tokens, *names), changes(inputs=(64, 128, 256), stages=(2, 3, 4, 5, 6, 8)) + ways),
             quick=partial(function, interpret=True),
         )
-        for operation, function, limits, names in (
-            ("products", triton_dense.products, triton_dense.TOKENS, ("qkv",)),
-            ("swiglu", triton_dense.swiglu, triton_dense.TOKENS[:-1], ("gate and up",)),
-            ("added", triton_dense.added, triton_dense.TOKENS[:1], ("attention out", "down")),
+        for operation, function, names, ways in (
+            ("products", mosaic_dense.products, ("qkv",), changes(programs=(160,))),
+            ("swiglu", mosaic_dense.swiglu, ("gate and up",), ()),
+            ("added", mosaic_dense.added, ("attention out", "down"), changes(programs=(40, 80, 160, 320))),
         )
-        for limit, tokens in zip(limits, (1, 17, 65), strict=False)
+        for limit, tokens in zip(mosaic_dense.TOKENS, (24, 72), strict=True)
     ),
     Kernel(
         *("top_k", "levels", levels.Sizes, levels.top_k, top_k),

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from jddtree.config import DFlashConfig
 from jddtree.models import gqa
-from jddtree.models.layers import FLOAT32, MLP, Linears, RMSNorm, added, rope_tables
+from jddtree.models.layers import FLOAT32, MLP, Linears, RMSNorm, added, products, rope_tables
 from jddtree.models.target import Cache, Target
 from pallas_kernels.tree_attention.api import pack_mask
 
@@ -82,7 +82,7 @@ class DFlash(nnx.Module):
 
     def context_feature(self, features: Float[Array, "B T FM"]) -> Float[Array, "B T M"]:
         """hidden_norm(fc(features)): one vector a context token, the same for every layer."""
-        return self.hidden_norm(self.fc(features))
+        return self.hidden_norm(*products(features, (self.fc,)))
 
     def context(self, features: Float[Array, "B T FM"], positions: Int[Array, "B T"]) -> Cache:
         """Keys and values of context tokens, at the tokens' own positions."""

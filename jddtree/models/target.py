@@ -17,8 +17,8 @@ class Pass:
     """One forward pass over N slots.
 
     hidden: after the final norm, the head's input. features: the tapped layers' outputs, side by side in tap
-    order. fresh: this pass's own keys and values, shaped as the cache with N for S. experts: chosen experts
-    of every MoE layer, -1 for slots that are not valid.
+    order. fresh: this pass's own keys and values, shaped as the cache with N, or a few more, for S. experts:
+    chosen experts of every MoE layer, -1 for slots that are not valid.
     """
 
     hidden: Float[Array, "B N M"]

@@ -1,13 +1,21 @@
 """Products of few tokens with dense weights, and what lies around them in a layer."""
 
 import jax
+import jax.numpy as jnp
 
 from pallas_kernels import dispatch
-from pallas_kernels.dense import reference, triton
+from pallas_kernels.dense import mosaic, reference
 
-PRODUCTS = (("triton", triton.products), ("xla", reference.products))
-SWIGLU = (("triton", triton.swiglu), ("xla", reference.swiglu))
-ADDED = (("triton", triton.added), ("xla", reference.added))
+PRODUCTS = (("mosaic_gpu", mosaic.products), ("xla", reference.products))
+SWIGLU = (("mosaic_gpu", mosaic.swiglu), ("xla", reference.swiglu))
+ADDED = (("mosaic_gpu", mosaic.added), ("xla", reference.added))
+
+
+def whole_slots(rows: int, slots: int, dtype: jnp.dtype) -> int:
+    """How many slots a row should have where it needs ``slots``: as many, or those few more with which there
+    are kernels here for the products of all rows' tokens.
+    """
+    return mosaic.whole_slots(rows, slots, dtype)
 
 
 def products(

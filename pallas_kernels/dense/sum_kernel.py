@@ -11,7 +11,8 @@ from jax.experimental.pallas import triton as plgpu
 from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, store
 
-WARPS = 8
+WARPS = 32
+"""As many as a program can have: there are few programs, and each must wait for all of its row."""
 
 
 def sum_kernel(part_ref, residual_ref, weight_ref, total_ref, normed_ref, *, eps: float) -> None:

@@ -80,11 +80,13 @@ def turn(
         spans = [Span(0, turned=True)] * len(heads)
         sources = tuple(x.reshape(T, -1, D) for x in heads)
     else:
-        # Of several tokens it makes one product, and a kernel for each part. Joined, they are whole again.
+        # Of several tokens there is one product, and a kernel for each part. Joined, as they were cut, they
+        # are whole again.
         before, weights = (*heads, values), (*weights, None)
         counts = [x.shape[2] for x in before]
         spans = [Span(sum(counts[:i]), turned=i < len(heads)) for i in range(len(before))]
-        sources = (jnp.concatenate(before, axis=2).reshape(T, -1, D),) * len(before)
+        whole = jnp.concatenate([x.reshape(T, -1) for x in before], axis=1).reshape(T, -1, D)
+        sources = (whole,) * len(before)
 
     def of_token(count: int) -> pl.BlockSpec:
         return pl.BlockSpec((None, count, D), lambda t, p: (t, 0, 0))

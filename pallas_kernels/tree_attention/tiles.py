@@ -13,8 +13,13 @@ WIDE = 256
 WIDEST = 640
 """Channels of a key, and of its value where that is stored apart, of which tiles fit the shared memory."""
 
-ROOM = 65_536
-"""Bytes of shared memory for keys and values in flight: one program fits wherever the kernel runs."""
+ROOM, HOPPER_ROOM = 65_536, 98_304
+"""Bytes of shared memory for keys and values in flight: with the first a program fits wherever the kernel
+runs, with the second two do on Hopper.
+"""
+
+SHORT = 2
+"""Of the shortest splits, what is short enough for a program to be alone on its multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,8 @@ class Sizes:
     ``rows``: query rows a program, of bfloat16, fewer as long as there is not a program for each ``sharing``
     multiprocessors. ``keys`` and ``keys_float32``: committed keys a step, fewer where the shared memory is
     too small; ``stages``: steps in flight. ``waves``: programs a multiprocessor, by which the context is
-    split. ``shortest``: cache slots that a split must be worth. Rows, keys and warps are powers of two, rows
-    and keys 16 and more.
+    split where one would leave long splits. ``shortest``: cache slots that a split must be worth. Rows, keys
+    and warps are powers of two, rows and keys 16 and more.
     """
 
     rows: int
@@ -94,8 +99,10 @@ def choose(
         step, stages = sizes.keys if itemsize == 2 else sizes.keys_float32, sizes.stages
         # Products of float32 keep their operands in registers.
         warps = max(8, sizes.warps) if itemsize == 4 and value_width > 64 else sizes.warps
-        while step > 16 and stages * step * width * itemsize > ROOM:
+        while step > 16 and stages * step * width * itemsize > (HOPPER_ROOM if hopper else ROOM):
             step //= 2
     busy = programs * -(-rows // tile)
-    splits = max(1, min(sizes.waves * processors // busy, cache // sizes.shortest))
+    alone = processors // busy
+    short = alone * SHORT * sizes.shortest >= cache or value_width >= WIDE
+    splits = max(1, min(alone if short else sizes.waves * processors // busy, cache // sizes.shortest))
     return Tiles(tile, step, splits, warps, stages)

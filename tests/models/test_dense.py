@@ -13,6 +13,7 @@ from flax import nnx
 from jddtree.cache import append
 from jddtree.checkpoint import open_checkpoint
 from jddtree.load import load_target
+from jddtree.models import dense
 from jddtree.models.dense import Dense
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask
 from tests import tiny
@@ -136,6 +137,19 @@ def test_every_node_of_a_tree_is_what_its_own_path_gives(variant):
         np.testing.assert_allclose(logits[0, slot], wanted[-1], atol=5e-4)
         # Features stand side by side in the order of the taps, after the layers they name.
         np.testing.assert_allclose(features[0, slot], np.append(outputs[1][-1], outputs[0][-1]), atol=5e-4)
+
+
+def test_slots_that_go_along_change_nothing(monkeypatch):
+    model = tiny.target(tiny.QWEN3 | VARIANTS["windowed"])
+    random = np.random.default_rng(0)
+    prefix, ids = (random.integers(0, 50, (1, count)).astype(np.int32) for count in (6, 5))
+    visible = ancestors(np.array([-1, 0, 0, 1, 3]))
+    given = prefix, ids, (6 + visible.sum(-1)[None] - 1).astype(np.int32), pack_mask(visible[None])
+    wanted = on_prefix(model, *given)
+    monkeypatch.setattr(dense, "whole_slots", lambda rows, slots, dtype: slots + 3)
+    found = jax.jit(lambda *given: on_prefix.__wrapped__(*given))(model, *given)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["biases", "llama3", "yarn"])

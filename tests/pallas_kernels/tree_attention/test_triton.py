@@ -12,7 +12,7 @@ from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.parts import Part, parts_of
 from pallas_kernels.tree_attention.api import WIDE, causal_mask, pack_mask, tree_attention
 from pallas_kernels.tree_attention.cases import CASES
-from pallas_kernels.tree_attention.tiles import ROOM, Sizes, Tiles, channel_parts, choose
+from pallas_kernels.tree_attention.tiles import HOPPER_ROOM, ROOM, Sizes, Tiles, channel_parts, choose
 from pallas_kernels.tree_attention.triton_kernel import attend
 from tests.oracles.heap_tree import ancestors
 from tests.oracles.masked_attention import check
@@ -58,7 +58,17 @@ def test_a_slot_that_is_not_a_number_reaches_those_alone_that_see_it():
 
 
 def chosen(
-    N: int, H: int, J: int, key_width: int, value_width: int, S: int, latent: bool, *, rows=1
+    N: int,
+    H: int,
+    J: int,
+    key_width: int,
+    value_width: int,
+    S: int,
+    latent: bool,
+    *,
+    rows=1,
+    hopper=True,
+    sizes: Sizes | None = None,
 ) -> Tiles:
     keys, values = channel_parts(key_width, value_width, latent)
     return choose(
@@ -69,9 +79,9 @@ def chosen(
         values=values,
         latent=latent,
         itemsize=2,
-        hopper=True,
+        hopper=hopper,
         processors=132,
-        sizes=Sizes(64, 2, 128, 32, 4, 2, 1, 512),
+        sizes=sizes or Sizes(64, 2, 128, 32, 4, 2, 1, 512),
     )
 
 
@@ -182,11 +192,20 @@ def test_short_contexts_are_one_kernel_and_long_ones_fill_the_chip():
     assert chosen(17, 64, 1, 576, 512, 131_072, True, rows=64).splits == 1
 
 
+def test_a_second_wave_comes_where_one_leaves_long_splits():
+    sizes = Sizes(64, 2, 64, 32, 4, 3, 2, 128)
+    slots = {1: 9, 16: 9, 24: 8, 72: 6}
+    for width, splits in slots.items():
+        assert chosen(width, 32, 8, 128, 128, 1152, False, sizes=sizes).splits == splits
+    assert chosen(24, 32, 8, 128, 128, 4096, False, sizes=sizes).splits == 16
+
+
+@pytest.mark.parametrize(("hopper", "room"), [(True, HOPPER_ROOM), (False, ROOM)])
 @pytest.mark.parametrize("widths", [(64, 64, False), (128, 128, False), (80, 64, True), (256, 128, False)])
-def test_what_is_in_flight_fits_shared_memory(widths):
+def test_what_is_in_flight_fits_shared_memory(widths, hopper, room):
     key_width, value_width, latent = widths
-    tiles = chosen(17, 8, 8, key_width, value_width, 4096, latent)
-    assert tiles.keys * tiles.stages * (key_width + (0 if latent else value_width)) * 2 <= ROOM
+    tiles = chosen(17, 8, 8, key_width, value_width, 4096, latent, hopper=hopper)
+    assert tiles.keys * tiles.stages * (key_width + (0 if latent else value_width)) * 2 <= room
 
 
 def test_off_a_gpu_it_is_refused():

@@ -1,4 +1,4 @@
-"""Kernels of dense products: interpreted against the reference, and lowered for CUDA."""
+"""Kernels of dense products: in JAX's simulator of a GPU against the reference, and lowered for CUDA."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from pallas_kernels.dense import api, reference, triton
+from pallas_kernels.dense import api, mosaic, reference
 from pallas_kernels.dispatch import traced_kernels
 
 EPS = 1e-6
@@ -34,29 +34,38 @@ def assert_close(found: jax.Array, wanted: jax.Array, same: float = 0.98) -> Non
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (found, wanted)), rtol=2**-6, atol=2**-9)
 
 
-@pytest.mark.parametrize("tokens", [1, 16, 17, 63, 80])
-@pytest.mark.parametrize("features", [(64,), (128, 64, 64)])
-def test_products_equal_the_reference(tokens, features):
+@pytest.mark.parametrize(
+    ("tokens", "features", "sizes"),
+    [
+        (1, (64,), mosaic.Sizes(64, 2, 1)),
+        (1, (128, 64, 64), mosaic.Sizes(64, 3, 1)),
+        (16, (128, 64, 64), mosaic.Sizes(128, 2, 8)),
+        (80, (64, 64), mosaic.Sizes(128, 9, 1)),
+    ],
+    ids=["one weight", "three", "in splits", "one step in flight for each"],
+)
+def test_products_equal_the_reference(tokens, features, sizes):
     x, parts = normal(1, tokens, 512), weights(512, *features)
-    found = exact(partial(triton.products, interpret=True))(x, parts)
+    found = mosaic.products(x, parts, sizes=sizes, interpret=True)
     for one, other in zip(found, exact(reference.products)(x, parts), strict=True):
         assert one.shape == other.shape
         assert_close(one, other)
 
 
-@pytest.mark.parametrize("tokens", [1, 17])
+@pytest.mark.parametrize("tokens", [1, 24])
 def test_swiglu_equals_the_reference(tokens):
-    x, gate_up = normal(1, tokens, 512), jnp.stack(weights(512, 48, 48))
+    x, gate_up = normal(1, tokens, 512), jnp.stack(weights(512, 64, 64))
     # The reference's sigmoid is rounded once more.
-    found = exact(partial(triton.swiglu, interpret=True))(x, gate_up)
+    found = mosaic.swiglu(x, gate_up, sizes=mosaic.Sizes(64, 3, 1), interpret=True)
     assert_close(found, exact(reference.swiglu)(x, gate_up), same=0.5)
 
 
-@pytest.mark.parametrize(("tokens", "inputs", "width"), [(1, 1024, 320), (2, 1024, 64), (16, 512, 64)])
+@pytest.mark.parametrize(("tokens", "inputs", "width"), [(1, 1024, 320), (7, 512, 64), (16, 512, 64)])
 def test_sums_equal_the_reference(tokens, inputs, width):
     (weight,) = weights(inputs, width)
     given = normal(1, tokens, inputs), weight, normal(2, tokens, width), 1 + normal(3, width, scale=0.25)
-    found = exact(partial(triton.added, eps=EPS, interpret=True))(*given)
+    sizes = mosaic.Sizes(128, 2, 10)
+    found = exact(partial(mosaic.added, eps=EPS, sizes=sizes, interpret=True))(*given)
     for one, other in zip(found, exact(partial(reference.added, eps=EPS))(*given), strict=True):
         assert_close(one, other)
 
@@ -65,46 +74,52 @@ def test_a_token_that_is_no_number_spoils_no_other():
     x = normal(1, 16, 512).at[3, 5].set(jnp.nan)
     (weight,) = weights(512, 64)
     residual, norm = normal(2, 16, 64), jnp.ones(64, jnp.bfloat16)
-    for found in triton.added(x, weight, residual, norm, eps=EPS, interpret=True):
+    for found in mosaic.added(x, weight, residual, norm, eps=EPS, interpret=True):
         spoilt = np.isnan(np.asarray(found, np.float32))
         assert spoilt[3].all() and spoilt.sum() == 64
 
 
-def test_it_is_a_plain_call_inside_shard_map():
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
-    x, parts, cut = normal(1, 17, 512), weights(512, 128, 128), PartitionSpec("x")
-    spread = jax.shard_map(
-        partial(triton.products, interpret=True),
-        mesh=mesh,
-        in_specs=(PartitionSpec(), cut),
-        out_specs=PartitionSpec(None, "x"),
-        check_vma=False,
-    )
-    for one, other in zip(jax.jit(spread)(x, parts), reference.products(x, parts), strict=True):
-        assert_close(one, other)
-
-
 @pytest.mark.parametrize(
     ("tokens", "inputs", "features", "dtype"),
-    [(81, 512, 64, "bfloat16"), (1, 576, 64, "bfloat16"), (17, 512, 96, "bfloat16"), (1, 512, 64, "float32")],
+    [
+        (88, 512, 64, "bfloat16"),
+        (17, 512, 64, "bfloat16"),
+        (1, 576, 64, "bfloat16"),
+        (24, 512, 96, "bfloat16"),
+        (1, 512, 64, "float32"),
+    ],
 )
-def test_what_tiles_do_not_serve_is_refused(tokens, inputs, features, dtype):
+def test_what_programs_do_not_serve_is_refused(tokens, inputs, features, dtype):
     x, (weight,) = normal(1, tokens, inputs), weights(inputs, features)
     with pytest.raises(NotImplementedError):
-        triton.products(x.astype(dtype), (weight.astype(dtype),), interpret=True)
+        mosaic.products(x.astype(dtype), (weight.astype(dtype),), interpret=True)
 
 
 def test_a_sum_wider_than_its_inputs_is_refused():
     (weight,) = weights(512, 1024)
     with pytest.raises(NotImplementedError, match="512 inputs are fewer than 1024 features"):
-        triton.added(normal(1, 1, 512), weight, normal(2, 1, 1024), normal(3, 1024), eps=EPS, interpret=True)
+        mosaic.added(normal(1, 1, 512), weight, normal(2, 1, 1024), normal(3, 1024), eps=EPS, interpret=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "slots", "taken"),
+    [(1, 1, 1), (1, 8, 8), (3, 2, 2), (1, 17, 24), (2, 17, 20), (8, 9, 9), (1, 65, 72), (2, 41, 41)],
+)
+def test_slots_are_a_few_more_where_that_serves_products(rows, slots, taken, hopper):
+    with hopper:
+        assert api.whole_slots(rows, slots, jnp.dtype(jnp.bfloat16)) == taken
+        assert api.whole_slots(rows, slots, jnp.dtype(jnp.float32)) == slots
+
+
+def test_slots_are_as_many_elsewhere():
+    assert api.whole_slots(1, 17, jnp.dtype(jnp.bfloat16)) == 17
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("tokens", "swiglu", "added"), [(1, *2 * ["triton"]), (17, "triton", "xla"), (65, *2 * ["xla"])]
+    ("tokens", "taken"), [(1, "mosaic_gpu"), (24, "mosaic_gpu"), (80, "mosaic_gpu"), (17, "xla"), (88, "xla")]
 )
-def test_on_a_hopper_gpu_they_are_taken_and_lower(tokens, swiglu, added, hopper):
+def test_on_a_hopper_gpu_they_are_taken_and_lower(tokens, taken, hopper):
     x, (q, k), (down,) = normal(1, tokens, 512), weights(512, 1024, 64), weights(1024, 512)
 
     def layer(x):
@@ -113,9 +128,21 @@ def test_on_a_hopper_gpu_they_are_taken_and_lower(tokens, swiglu, added, hopper)
 
     with hopper, traced_kernels() as ran:
         text = jax.jit(layer).trace(x).lower(lowering_platforms=("cuda",)).as_text()
-    assert ran == {"dense_products": "triton", "dense_swiglu": swiglu, "dense_added": added}
-    # A sum takes two.
-    assert text.count("xla.gpu.triton") == 1 + (swiglu == "triton") + 2 * (added == "triton")
+    assert ran == dict.fromkeys(("dense_products", "dense_swiglu", "dense_added"), taken)
+    assert text.count("stablehlo.custom_call @mosaic_gpu") == 3 * (taken == "mosaic_gpu")
+    assert text.count("xla.gpu.triton") == (taken == "mosaic_gpu")
+
+
+def test_it_is_a_plain_call_inside_shard_map(hopper):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    cut = PartitionSpec("x")
+    with hopper:
+        spread = jax.shard_map(
+            mosaic.products, mesh=mesh, in_specs=(PartitionSpec(), cut), out_specs=PartitionSpec(None, "x")
+        )
+        program = jax.jit(spread).trace(normal(1, 24, 512), weights(512, 128, 128))
+        text = program.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("stablehlo.custom_call @mosaic_gpu") == 1
 
 
 def test_other_gpus_use_plain_jax(hopper, monkeypatch):

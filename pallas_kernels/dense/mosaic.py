@@ -1,0 +1,127 @@
+"""Products with dense weights on Hopper (`mosaic_kernel`, `sum_kernel`): what they take, how work is cut."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import device, tuning
+
+ROWS, COLUMNS = 64, 8
+"""Features of a program, and what tokens must be a multiple of where they are more: wgmma's."""
+
+TOKENS = (32, 80)
+"""Up to so many tokens, each with sizes of its own. With more, XLA's products are as fast."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``inputs`` of a step, a multiple of 64; ``stages``: steps in flight. ``programs``: with fewer, the
+    inputs are split, where a sum over splits is possible.
+    """
+
+    inputs: int
+    stages: int
+    programs: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Inputs of a step, steps in flight, and in how many parts the inputs are summed."""
+
+    inputs: int
+    stages: int
+    splits: int
+
+
+def whole_slots(rows: int, slots: int, dtype: jnp.dtype) -> int:
+    """See `pallas_kernels.dense.api.whole_slots`."""
+    if not device.is_hopper() or dtype != jnp.bfloat16 or rows * slots <= COLUMNS:
+        return slots
+    wide = next(wide for wide in range(slots, slots + COLUMNS) if rows * wide % COLUMNS == 0)
+    return wide if rows * wide <= TOKENS[-1] else slots
+
+
+def products(
+    x: jax.Array, weights: tuple[jax.Array, ...], *, sizes: Sizes | None = None, interpret: bool = False
+) -> tuple[jax.Array, ...]:
+    """See `pallas_kernels.dense.api.products`. ``sizes``: the device's own (`tuning`) if None; with
+    ``interpret`` anywhere.
+
+    Raises NotImplementedError off Hopper, for other dtypes than bfloat16, for more than 80 tokens, for more
+    than 8 that are no multiple of 8, and for sizes that programs do not divide.
+    """
+    cut = _cut("dense_products", x, weights, sizes, interpret)
+    # Imported late: where there is no GPU, Pallas may have no Mosaic either.
+    from pallas_kernels.dense.mosaic_kernel import multiply
+
+    if cut.splits == 1:
+        # Side by side, who reads them all reads one array. Cutting a single token's up takes kernels.
+        found = multiply(x, weights, cut, dtype=x.dtype, joined=len(x) > 1, interpret=interpret)
+        if len(x) == 1:
+            return tuple(each[0] for each in found)
+        joined = found[0][0]
+    else:
+        (joined,) = multiply(x, weights, cut, dtype=jnp.dtype(jnp.float32), interpret=interpret)
+        joined = jnp.sum(joined, axis=0).astype(x.dtype)
+    ends = accumulate(weight.shape[0] for weight in weights)
+    return tuple(jnp.split(joined, list(ends)[:-1], axis=1))
+
+
+def swiglu(
+    x: jax.Array, gate_up: jax.Array, *, sizes: Sizes | None = None, interpret: bool = False
+) -> jax.Array:
+    """See `pallas_kernels.dense.api.swiglu`, and `products` for the rest."""
+    cut = _cut("dense_swiglu", x, (gate_up,), sizes, interpret)
+    from pallas_kernels.dense.mosaic_kernel import multiply
+
+    return multiply(x, (gate_up,), cut, dtype=x.dtype, gated=True, interpret=interpret)[0][0]
+
+
+def added(
+    x: jax.Array,
+    weight: jax.Array,
+    residual: jax.Array,
+    norm_weight: jax.Array,
+    *,
+    eps: float,
+    sizes: Sizes | None = None,
+    interpret: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """See `pallas_kernels.dense.api.added`, and `products` for the rest; fewer inputs than features are
+    refused.
+    """
+    device.require_one_dtype(x, residual, norm_weight)
+    if weight.shape[1] < weight.shape[0]:
+        # Kimi K2.6's attention on one of eight devices, 1024 to 7168: the kernel that sums and normalises its
+        # parts took more than XLA's norm and the product's gain together.
+        raise NotImplementedError(f"{weight.shape[1]} inputs are fewer than {weight.shape[0]} features")
+    cut = _cut("dense_added", x, (weight,), sizes, interpret)
+    from pallas_kernels.dense.mosaic_kernel import multiply
+    from pallas_kernels.dense.sum_kernel import add_parts
+
+    (parts,) = multiply(x, (weight,), cut, dtype=jnp.dtype(jnp.float32), interpret=interpret)
+    return add_parts(parts, residual, norm_weight, eps, interpret=interpret)
+
+
+def _cut(
+    operation: str, x: jax.Array, weights: tuple[jax.Array, ...], sizes: Sizes | None, interpret: bool
+) -> Cut:
+    """How to cut x [T, K] times weights [..., O, K]. Raises NotImplementedError where it cannot be."""
+    if not interpret and not device.is_hopper():
+        raise NotImplementedError("a kernel for Hopper GPUs")
+    device.require_one_dtype(x, *weights)
+    (tokens, inputs), features = x.shape, [weight.shape[-2] for weight in weights]
+    limit = next((each for each in TOKENS if tokens <= each), None)
+    if x.dtype != jnp.bfloat16 or limit is None:
+        raise NotImplementedError(f"{tokens} tokens in {x.dtype}: up to {TOKENS[-1]}, in bfloat16")
+    if tokens > COLUMNS and tokens % COLUMNS:
+        raise NotImplementedError(f"{tokens} tokens are no multiple of {COLUMNS}")
+    s = sizes or tuning.sizes(f"{operation}_{limit}", "mosaic_gpu", Sizes)
+    if inputs % s.inputs or any(count % ROWS for count in features):
+        raise NotImplementedError(f"{ROWS} x {s.inputs} do not divide {features} x {inputs}")
+    strips, steps = sum(features) // ROWS, inputs // s.inputs
+    ways = [1] if operation == "dense_swiglu" else [n for n in range(1, steps + 1) if steps % n == 0]
+    splits = next((n for n in ways if strips * n >= s.programs), ways[-1])
+    return Cut(s.inputs, s.stages, splits)
