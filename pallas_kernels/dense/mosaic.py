@@ -57,7 +57,8 @@ def products(
     from pallas_kernels.dense.mosaic_kernel import multiply
 
     if cut.splits == 1:
-        # Side by side, who reads them all reads one array. Cutting a single token's up takes kernels.
+        # Side by side, since who reads them all wants one array; of a single token apart, since XLA would
+        # take kernels to cut them.
         found = multiply(x, weights, cut, dtype=x.dtype, joined=len(x) > 1, interpret=interpret)
         if len(x) == 1:
             return tuple(each[0] for each in found)

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.dense.mosaic import COLUMNS, ROWS, Cut
-from pallas_kernels.grouped_matmul.mosaic_kernel import put
+from pallas_kernels.mosaic import put
 from pallas_kernels.results import result
 
 

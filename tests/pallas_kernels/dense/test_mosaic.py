@@ -44,12 +44,13 @@ def assert_close(found: jax.Array, wanted: jax.Array, same: float = 0.98) -> Non
     ],
     ids=["one weight", "three", "in splits", "one step in flight for each"],
 )
-def test_products_equal_the_reference(tokens, features, sizes):
+def test_products_equal_the_reference_and_no_copy_is_read_too_early(tokens, features, sizes, capsys):
     x, parts = normal(1, tokens, 512), weights(512, *features)
     found = mosaic.products(x, parts, sizes=sizes, interpret=True)
     for one, other in zip(found, exact(reference.products)(x, parts), strict=True):
         assert one.shape == other.shape
         assert_close(one, other)
+    assert "RACE DETECTED" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("tokens", [1, 24])
