@@ -112,13 +112,14 @@ def top_k(functions: Functions, quick: bool, turns: int) -> list[Program]:
     return [each for size in sized for each in bench_kernels.top_k_programs(*size, functions)]
 
 
-def dense(tokens: int, *names: str) -> Callable[[Functions, bool, int], list[Program]]:
-    """Programs of dense operations."""
+def dense(counts: tuple[int, ...], *names: str) -> Callable[[Functions, bool, int], list[Program]]:
+    """Programs of dense operations, for each of these numbers of tokens."""
 
     def programs(functions: Functions, quick: bool, turns: int) -> list[Program]:
         return [
             each
             for name in names
+            for tokens in counts[: 1 if quick else None]
             for each in bench_kernels.dense_programs(f"{name}, {tokens}", name, tokens, quick, functions)
         ]
 
@@ -166,7 +167,7 @@ KERNELS = (
     *(
         Kernel(
             *(f"dense_{operation}_{limit}", "mosaic_gpu", mosaic_dense.Sizes, function),
-            *(dense(tokens, *names), changes(inputs=(64, 128, 256), stages=(2, 3, 4, 5, 6, 8)) + ways),
+            *(dense(counts, *names), changes(inputs=(64, 128, 256), stages=(2, 3, 4, 5, 6, 8)) + ways),
             quick=partial(function, interpret=True),
         )
         for operation, function, names, ways in (
@@ -174,7 +175,7 @@ KERNELS = (
             ("swiglu", mosaic_dense.swiglu, ("gate and up",), ()),
             ("added", mosaic_dense.added, ("attention out", "down"), changes(programs=(40, 80, 160, 320))),
         )
-        for limit, tokens in zip(mosaic_dense.TOKENS, (24, 72), strict=True)
+        for limit, counts in zip(mosaic_dense.TOKENS, ((1, 24), (72,)), strict=True)
     ),
     Kernel(
         *("top_k", "levels", levels.Sizes, levels.top_k, top_k),

@@ -117,8 +117,8 @@ def _cut(
     limit = next((each for each in TOKENS if tokens <= each), None)
     if x.dtype != jnp.bfloat16 or limit is None:
         raise NotImplementedError(f"{tokens} tokens in {x.dtype}: up to {TOKENS[-1]}, in bfloat16")
-    if tokens > COLUMNS and tokens % COLUMNS:
-        raise NotImplementedError(f"{tokens} tokens are no multiple of {COLUMNS}")
+    if not tokens or (tokens > COLUMNS and tokens % COLUMNS):
+        raise NotImplementedError(f"{tokens} tokens: up to {COLUMNS}, or a multiple of it")
     s = sizes or tuning.sizes(f"{operation}_{limit}", "mosaic_gpu", Sizes)
     if inputs % s.inputs or any(count % ROWS for count in features):
         raise NotImplementedError(f"{ROWS} x {s.inputs} do not divide {features} x {inputs}")

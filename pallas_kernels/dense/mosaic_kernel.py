@@ -50,7 +50,7 @@ def multiply(
     steps = K // cut.inputs // cut.splits
     stages = min(cut.stages, steps)
     # How many products may be under way when the step before is fetched over: two of them fill the pipe.
-    behind = 0 if gated else 1
+    behind = 0 if gated or stages == 1 else 1
 
     def kernel(x_ref, *refs):
         weight_refs, out_refs = refs[: len(widths)], refs[len(widths) : -4]

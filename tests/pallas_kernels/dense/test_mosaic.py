@@ -39,10 +39,11 @@ def assert_close(found: jax.Array, wanted: jax.Array, same: float = 0.98) -> Non
     [
         (1, (64,), mosaic.Sizes(64, 2, 1)),
         (1, (128, 64, 64), mosaic.Sizes(64, 3, 1)),
+        (1, (64,), mosaic.Sizes(128, 1, 1)),
         (16, (128, 64, 64), mosaic.Sizes(128, 2, 8)),
         (80, (64, 64), mosaic.Sizes(128, 9, 1)),
     ],
-    ids=["one weight", "three", "in splits", "one step in flight for each"],
+    ids=["one weight", "three", "a step in flight", "in splits", "all in flight"],
 )
 def test_products_equal_the_reference_and_no_copy_is_read_too_early(tokens, features, sizes, capsys):
     x, parts = normal(1, tokens, 512), weights(512, *features)
@@ -85,6 +86,7 @@ def test_a_token_that_is_no_number_spoils_no_other():
     [
         (88, 512, 64, "bfloat16"),
         (17, 512, 64, "bfloat16"),
+        (0, 512, 64, "bfloat16"),
         (1, 576, 64, "bfloat16"),
         (24, 512, 96, "bfloat16"),
         (1, 512, 64, "float32"),
