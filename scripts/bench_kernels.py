@@ -390,14 +390,14 @@ def products(case: cases.Case) -> Callable:
         flat = ids.reshape(-1) % everyone
         earlier = jnp.tri(flat.size, k=-1, dtype=bool) & (flat == flat[:, None])
         blocks = jnp.where((flat < case.experts) & ~jnp.any(earlier, axis=1), flat, -1)
-        places = np.arange(flat.size, dtype=np.int32)
+        first, one = np.zeros(flat.size, np.int32), np.ones(flat.size, np.int32)
         steps, strips = experts.gate_up.shape[2], experts.down.shape[1]
         token = jnp.broadcast_to(x[:1, None], (1, rows, case.hidden))
         splits = mosaic.splits(steps, flat.size, sizes)
-        sums = multiplied(token, blocks, 0 * places, experts.gate_up, splits=splits, result="sums")
+        sums = multiplied(token, blocks, one, first, experts.gate_up, splits=splits, result="sums")
         inner = jnp.broadcast_to(x[:1, None, : case.inner], (1, rows, case.inner))
         each = mosaic.strips_each(strips, experts.down.shape[2], case.tokens, sizes)
-        y = multiplied(inner, blocks, 0 * places, experts.down, strips_each=each, result="rows")
+        y = multiplied(inner, blocks, one, first, experts.down, strips_each=each, result="rows")
         return y[0, :1, :1] + sums[0, 0, 0, :1, :1].astype(y.dtype)
 
     return function

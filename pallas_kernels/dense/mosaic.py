@@ -109,11 +109,15 @@ def added(
 def _cut(
     operation: str, x: jax.Array, weights: tuple[jax.Array, ...], sizes: Sizes | None, interpret: bool
 ) -> Cut:
-    """How to cut x [T, K] times weights [..., O, K]. Raises NotImplementedError where it cannot be."""
+    """How to cut x [T, K] times weights [..., O, K]. Raises NotImplementedError where it cannot be, and
+    ValueError where the inputs differ.
+    """
     if not interpret and not device.is_hopper():
         raise NotImplementedError("a kernel for Hopper GPUs")
     device.require_one_dtype(x, *weights)
     (tokens, inputs), features = x.shape, [weight.shape[-2] for weight in weights]
+    if any(weight.shape[-1] != inputs for weight in weights):
+        raise ValueError(f"weights {[weight.shape for weight in weights]} do not fit tokens of {inputs}")
     limit = next((each for each in TOKENS if tokens <= each), None)
     if x.dtype != jnp.bfloat16 or limit is None:
         raise NotImplementedError(f"{tokens} tokens in {x.dtype}: up to {TOKENS[-1]}, in bfloat16")

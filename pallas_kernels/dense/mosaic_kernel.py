@@ -1,8 +1,8 @@
 """Products of few tokens with dense weights on Hopper's tensor cores.
 
 Weights are the left operand of wgmma, 64 output features of a product, and tokens its columns, of which there
-may be as few as 8. Both stream through shared memory, several steps in flight; two or three programs share a
-multiprocessor, so that one's waiting is another's work. A copy past the last token brings zeros.
+may be as few as 8. Both stream through shared memory, several steps in flight. By their sizes all programs of
+a launch are resident at once, some two on a multiprocessor. A copy past the last token brings zeros.
 """
 
 import functools

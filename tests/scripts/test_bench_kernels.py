@@ -2,9 +2,12 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from jddtree.errors import InputError
+from pallas_kernels.grouped_matmul import cases
 from scripts import bench_kernels
 
 
@@ -29,3 +32,12 @@ def test_an_unknown_name_is_told_the_names():
         bench_kernels.main(["--only", "nothing"])
     with pytest.raises(InputError, match="no case has an implementation named 'nobody'"):
         bench_kernels.main(["--quick", "--only", "empty", "--implementation", "nobody"])
+
+
+def test_the_experts_products_alone_are_calls_of_the_kernel():
+    case = bench_kernels.small(next(case for case in cases.TIMED if case.name == "K2.6 tp8, 9 tokens"))
+    _, tiled = bench_kernels.random_experts(case.experts, case.inner, case.hidden)
+    ids = jnp.zeros((case.tokens, case.chosen), jnp.int32)
+    x = jnp.ones((case.tokens, case.hidden), jnp.bfloat16)
+    taken = jax.eval_shape(bench_kernels.products(case), ids, x, None, tiled)
+    assert taken.shape == (1, 1)

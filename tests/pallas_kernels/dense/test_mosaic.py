@@ -98,6 +98,11 @@ def test_what_programs_do_not_serve_is_refused(tokens, inputs, features, dtype):
         mosaic.products(x.astype(dtype), (weight.astype(dtype),), interpret=True)
 
 
+def test_weights_of_other_inputs_are_named():
+    with pytest.raises(ValueError, match=r"\(64, 512\)\] do not fit tokens of 256"):
+        mosaic.products(normal(1, 1, 256), weights(512, 64), interpret=True)
+
+
 def test_a_sum_wider_than_its_inputs_is_refused():
     (weight,) = weights(512, 1024)
     with pytest.raises(NotImplementedError, match="512 inputs are fewer than 1024 features"):
