@@ -17,9 +17,9 @@ def graph_options(platform: str, devices: int, kernels: Mapping[str, str]) -> di
 
     A small step took a sixth less time, one of Qwen3-4B's size a twentieth at best (BENCHMARKS.md). A program
     with Mosaic's kernels, each of which XLA records as a graph of its own, keeps its loop outside: inside, a
-    round of tree(16) took 0.1 ms more. ``kernels``: which implementation the program holds of each operation.
-    Empty off a GPU and on several, where it was not measured. What XLA_FLAGS says of an option is left as it
-    is.
+    plain step and a round of tree(16) took 0.1 ms more, one of tree(64) as long. ``kernels``: which
+    implementation the program holds of each operation. Empty off a GPU and on several, where it was not
+    measured. What XLA_FLAGS says of an option is left as it is.
     """
     if platform != "gpu" or devices > 1:
         return {}

@@ -12,7 +12,7 @@ ROWS, COLUMNS = 64, 8
 """Features of a program, and what tokens must be a multiple of where they are more: wgmma's."""
 
 TOKENS = (32, 80)
-"""Up to so many tokens, each with sizes of its own. With more, XLA's products are as fast."""
+"""Up to so many tokens, each with sizes of its own; with more, shared memory has no room for the steps."""
 
 
 @dataclass(frozen=True)
