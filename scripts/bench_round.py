@@ -7,7 +7,8 @@ random trees. qwen3-4b is a target of Qwen3-4B's sizes with its drafter: plain s
 ship, and their stages apart. A JSON line for every program as soon as it is measured, then how far the passes
 agree with the plain step, then a table.
 
-A time is a turn's share of a loop on the device, median of a few dispatches; the state is donated. The floor
+A time is a turn's share of a loop on the device, as long as a dispatch of the decoder and with what that costs,
+median of a few; the state is donated. The floor
 is what must be read (weights, of the experts those that were hit, committed keys and values) over the
 bandwidth, measured first. Kernels are those that a turn launches, counted in the compiled program. Random
 weights accept hardly any draft: times are those of real rounds, committed tokens are not.
@@ -30,6 +31,7 @@ from jax.sharding import SingleDeviceSharding
 from rich.console import Console
 from rich.table import Table
 
+from jddtree.decoder import ROUNDS
 from jddtree.errors import InputError
 from jddtree.exactness import compare
 from jddtree.models.layers import join_mlps
@@ -79,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     made_of = {"weight_bytes": sum(leaf.nbytes for leaf in weights), "seconds": time.perf_counter() - began}
     print(json.dumps(made_of), flush=True)
     report: dict[str, Any] = device_facts | made_of | {"programs": [], "failures": [], "checks": []}
-    settings = [Setting(made, context, turns=2 if args.quick else 16) for context in args.contexts]
+    settings = [Setting(made, context, turns=2 if args.quick else ROUNDS["gpu"]) for context in args.contexts]
     programs = [chosen(args, setting) for setting in settings]
     ready = compiled([program for each in programs for program in each])
     for setting, behind in zip(settings, programs, strict=True):
@@ -212,6 +214,8 @@ def measured(
         carry, seen = jax.block_until_ready(ready.run(weights, carry))
         seconds.append(time.perf_counter() - began)
         found.append(jax.device_get(seen))
+        # As the decoder does: where the next results find another place, XLA has to rewrite its graphs.
+        del seen
     size, text = summary(ready.compiled), ready.compiled.as_text()
     assert text is not None
     milliseconds = 1e3 * statistics.median(seconds[1:]) / program.turns
