@@ -7,11 +7,11 @@ random trees. qwen3-4b is a target of Qwen3-4B's sizes with its drafter: plain s
 ship, and their stages apart. A JSON line for every program as soon as it is measured, then how far the passes
 agree with the plain step, then a table.
 
-A time is a turn's share of a loop on the device, as long as a dispatch of the decoder and with what that costs,
-median of a few; the state is donated. The floor
-is what must be read (weights, of the experts those that were hit, committed keys and values) over the
-bandwidth, measured first. Kernels are those that a turn launches, counted in the compiled program. Random
-weights accept hardly any draft: times are those of real rounds, committed tokens are not.
+A time is a turn's share of a loop on the device, as long as a dispatch of the decoder is and with what a
+dispatch costs, median of a few; the state is donated. The floor is what must be read (weights, of the experts
+those that were hit, committed keys and values) over the bandwidth, measured first. Kernels are those that a
+turn launches, counted in the compiled program. Random weights accept
+hardly any draft: times are those of real rounds, committed tokens are not.
 """
 
 import argparse
