@@ -19,6 +19,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jddtree.models.layers import norm_of
 from jddtree.models.target import Pass
 from jddtree.pytree import pytree_dataclass
 from jddtree.sharding import (
@@ -60,7 +61,7 @@ def run_layers(
 
     ``layer(x, normed, following, slots, cache)`` takes x beside its norm by the layer's own input_layernorm,
     and gives x beside its norm by ``following``, its fresh keys and values, and the experts that it chose or
-    None. So one kernel may add to x and normalise it.
+    None. So one kernel may add to x and normalise it, or leave the norm to the next (`Unnormed`).
     """
     first, outputs, fresh, experts = first_staged(here(), config), {}, [], []
     unstaged = list(layers[: min(first, len(layers))])
@@ -80,7 +81,7 @@ def run_layers(
         fresh += staged_fresh
         experts += chosen
     features = jnp.concatenate([outputs[tap] for tap in taps], axis=-1) if taps else x[..., :0]
-    return Pass(normed, features, tuple(fresh), tuple(experts))
+    return Pass(norm_of(normed), features, tuple(fresh), tuple(experts))
 
 
 def new_caches(config: Config, layers: Sequence[Any], make: Callable[[], Any]) -> tuple[Any, ...]:

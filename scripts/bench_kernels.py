@@ -32,6 +32,7 @@ from jddtree.errors import InputError
 from pallas_kernels import tuning
 from pallas_kernels.dense import api as dense
 from pallas_kernels.dense import reference as dense_reference
+from pallas_kernels.dense.unnormed import Unnormed
 from pallas_kernels.grouped_matmul import api as grouped_matmul
 from pallas_kernels.grouped_matmul import cases, grouping, mosaic
 from pallas_kernels.grouped_matmul.reference import expert_mlp
@@ -48,6 +49,9 @@ LOOPS = 5
 
 CALLS = 4
 """Calls a turn."""
+
+EPS = 1e-6
+"""Of norms."""
 
 ATTENTION, TOP_K, EXPERTS, PRODUCTS, SWIGLU, ADDED = (
     {name: functools.partial(call, implementation=name) for name, _ in implementations}
@@ -162,7 +166,8 @@ def chosen(only: str | None, quick: bool, turns: int) -> list[Program]:
         names[f"top-{k} of {rows} x {width}"] = functools.partial(top_k_programs, *sized, TOP_K)
     for name in QWEN3_4B:
         for tokens in (1, 24, 72):
-            told = f"Qwen3-4B {name}, {tokens} token{'s' if tokens > 1 else ''}"
+            norm = "norm, " if tokens == 1 and QWEN3_4B[name][0] != "added" else ""
+            told = f"Qwen3-4B {norm}{name}, {tokens} token{'s' if tokens > 1 else ''}"
             functions = DENSE[QWEN3_4B[name][0]]
             names[told] = functools.partial(dense_programs, told, name, tokens, quick, functions)
     for case in cases.TIMED:
@@ -259,13 +264,15 @@ def top_k_programs(rows: int, width: int, k: int, functions: Mapping[str, Callab
 def dense_programs(
     told: str, name: str, tokens: int, quick: bool, functions: Mapping[str, Callable]
 ) -> list[Program]:
-    """Implementations of a dense operation, by their names, each call over several sets of weights."""
+    """Implementations of a dense operation, by their names, each call over several sets of weights. A single
+    token's norm belongs to the products that follow it, as in a pass.
+    """
     operation, inputs, features = QWEN3_4B[name]
     if quick:
         inputs, features = 512, tuple(64 for _ in features)
     width = inputs * sum(features) * (2 if operation == "swiglu" else 1)
     sets = 1 if quick else -(-COLD // (2 * width))
-    keys = iter(jax.random.split(jax.random.key(7), 3 + sets * len(features)))
+    keys = iter(jax.random.split(jax.random.key(7), 4 + sets * len(features)))
 
     def normal(*shape: int) -> jax.Array:
         return jax.random.normal(next(keys), shape, jnp.bfloat16)
@@ -279,11 +286,16 @@ def dense_programs(
     x, rest = normal(tokens, inputs), ()
     if operation == "added":
         rest = normal(tokens, features[0]), normal(features[0])
-    options = {"eps": 1e-6} if operation == "added" else {}
+    elif tokens == 1:
+        rest = x, normal(inputs)
+        x = jax.random.normal(next(keys), (4, 1, inputs))
     arrays = (x, [weights() for _ in range(sets)], *rest)
 
     def every(function: Callable, x, sets, *rest):
-        return [function(x, each, *rest, **options) for each in sets]
+        if operation == "added":
+            return [function(x, each, *rest, eps=EPS) for each in sets]
+        token = Unnormed(x, rest[0], rest[1], EPS) if rest else x
+        return [function(token, each) for each in sets]
 
     @functools.cache
     def wanted() -> Any:

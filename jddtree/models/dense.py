@@ -10,7 +10,7 @@ from jddtree import pipeline
 from jddtree.config import DenseConfig
 from jddtree.models import gqa
 from jddtree.models.causal import CausalModel
-from jddtree.models.layers import MLP, Linears, RMSNorm, added
+from jddtree.models.layers import MLP, Linears, RMSNorm, added_unnormed
 from jddtree.models.target import Cache, Pass
 from pallas_kernels.dense.api import whole_slots
 from pallas_kernels.tree_attention.api import pack_mask
@@ -40,8 +40,8 @@ class Layer(nnx.Module):
             near = positions[:, :, None] - positions[:, None, :] < self.window
             mask = mask & pack_mask(near)
         attended, fresh = self.self_attn(normed, slots.rope, mask, lower, cache, slots.lengths)
-        x, normed = added(self.self_attn.o_proj, attended, x, self.post_attention_layernorm)
-        x, normed = added(self.mlp.down_proj, self.mlp.inner(normed), x, following)
+        x, normed = added_unnormed(self.self_attn.o_proj, attended, x, self.post_attention_layernorm)
+        x, normed = added_unnormed(self.mlp.down_proj, self.mlp.inner(normed), x, following)
         return x, normed, fresh, None
 
 

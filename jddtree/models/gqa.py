@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, UInt32
 from jddtree import sharding
 from jddtree.config import DenseConfig, DFlashConfig
 from jddtree.models.layers import Linear, Linears, PackedLinear, RMSNorm, products
+from pallas_kernels.dense.unnormed import Unnormed
 from pallas_kernels.rotary.api import rotate
 from pallas_kernels.tree_attention.api import tree_attention
 
@@ -49,7 +50,7 @@ class GroupedQueryAttention(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B N M"],
+        x: Float[Array, "B N M"] | Unnormed,
         rope: tuple[Array, Array],
         mask: UInt32[Array, "_ N W"],
         lower: Int[Array, "B N"] | None,
@@ -60,7 +61,6 @@ class GroupedQueryAttention(nnx.Module):
         values.
         """
         c = self.config
-        rows, slots, _ = x.shape
         # As in `jddtree.models.layers.MLP`.
         x = jax.lax.optimization_barrier(x)
         q, k, v = self._heads(x, (self.q_proj, self.k_proj, self.v_proj))
@@ -69,12 +69,12 @@ class GroupedQueryAttention(nnx.Module):
         attended = tree_attention(
             q, prefix_k, prefix_v, block_k, block_v, lengths, mask, lower=lower, scale=c.head_dim**-0.5
         )
-        return attended.reshape(rows, slots, -1), (k, v)
+        return attended.reshape(*q.shape[:2], -1), (k, v)
 
     def _heads(
-        self, x: Float[Array, "B N M"], linears: Sequence[Linear | PackedLinear]
+        self, x: Float[Array, "B N M"] | Unnormed, linears: Sequence[Linear | PackedLinear]
     ) -> tuple[Float[Array, "B N _ Hd"], ...]:
-        return tuple(y.reshape(*x.shape[:2], -1, self.config.head_dim) for y in products(x, linears))
+        return tuple(y.reshape(*y.shape[:2], -1, self.config.head_dim) for y in products(x, linears))
 
     def _rotated(
         self,

@@ -16,6 +16,7 @@ from jddtree.config import Llama3Rope, Rope
 from jddtree.quantization import dequantize, quantize
 from pallas_kernels import device
 from pallas_kernels.dense import api as dense
+from pallas_kernels.dense.unnormed import Unnormed
 from pallas_kernels.grouped_matmul.api import Int4
 from pallas_kernels.norm import rms_norm
 from pallas_kernels.rotation import rotated
@@ -162,14 +163,28 @@ def _biased(y: Array, bias: nnx.Param | None) -> Array:
     return y if bias is None else y + bias[...].astype(y.dtype)
 
 
+def norm_of(x: Float[Array, "... M"] | Unnormed) -> Float[Array, "... M"]:
+    """The norm that `added_unnormed` gave or left."""
+    return x.normed()[None] if isinstance(x, Unnormed) else x
+
+
+def _flat(
+    x: Float[Array, "... M"] | Unnormed,
+) -> tuple[Float[Array, "T M"] | Unnormed, tuple[int, ...]]:
+    """Tokens as dense operations take them, and the shape that they have in x: rows and slots, mostly."""
+    if isinstance(x, Unnormed):
+        return x, (1, 1)
+    return x.reshape(-1, x.shape[-1]), x.shape[:-1]
+
+
 def products(
-    x: Float[Array, "... in"], linears: Sequence[Linear | PackedLinear]
+    x: Float[Array, "... in"] | Unnormed, linears: Sequence[Linear | PackedLinear]
 ) -> tuple[Float[Array, "... _"], ...]:
     """Every layer's output for one input."""
-    weights = tuple(linear.dense(x.dtype) for linear in linears)
-    found = dense.products(x.reshape(-1, x.shape[-1]), weights)
+    tokens, slots = _flat(x)
+    found = dense.products(tokens, tuple(linear.dense(x.dtype) for linear in linears))
     return tuple(
-        _biased(y.reshape(*x.shape[:-1], -1), linear.bias) for y, linear in zip(found, linears, strict=True)
+        _biased(y.reshape(*slots, -1), linear.bias) for y, linear in zip(found, linears, strict=True)
     )
 
 
@@ -180,13 +195,27 @@ def added(
     norm: RMSNorm,
 ) -> tuple[Float[Array, "B N out"], Float[Array, "B N out"]]:
     """residual + `Linear.joined` of x, and ``norm`` of that."""
+    total, after = added_unnormed(linear, x, residual, norm)
+    return total, norm_of(after)
+
+
+def added_unnormed(
+    linear: Linear | PackedLinear,
+    x: Float[Array, "B N in"],
+    residual: Float[Array, "B N out"],
+    norm: RMSNorm,
+) -> tuple[Float[Array, "B N out"], Float[Array, "B N out"] | Unnormed]:
+    """The same, where a single token's norm may be left to `products` or `MLP.inner`."""
     if linear.bias is not None or sharding.width_axes():
         total = residual + linear.joined(x)
         return total, norm(total)
     flat, stream = (each.reshape(-1, each.shape[-1]) for each in (x, residual))
-    found = dense.added(flat, linear.dense(x.dtype), stream, norm.weight[...], eps=norm.eps)
-    total, normed = (each.reshape(residual.shape) for each in found)
-    return total, normed
+    total, after = dense.added(
+        flat, linear.dense(x.dtype), stream, norm.weight[...], eps=norm.eps, unnormed=True
+    )
+    if not isinstance(after, Unnormed):
+        after = after.reshape(residual.shape)
+    return total.reshape(residual.shape), after
 
 
 def unpack_linears(model: nnx.Module, dtype: jnp.dtype, placed: Callable[[str, Array], Array]) -> None:
@@ -253,13 +282,14 @@ class MLP(nnx.Module):
     def __call__(self, x: Float[Array, "... M"]) -> Float[Array, "... M"]:
         return self.down_proj.joined(self.inner(x))
 
-    def inner(self, x: Float[Array, "... M"]) -> Float[Array, "... _"]:
+    def inner(self, x: Float[Array, "... M"] | Unnormed) -> Float[Array, "... _"]:
         """What ``down_proj`` multiplies."""
         # Else a single token's norm is worked out anew in either product, and they in kernels of their own.
         x = jax.lax.optimization_barrier(x)
         if hasattr(self, "gate_up"):
-            y = dense.swiglu(x.reshape(-1, x.shape[-1]), self.gate_up[...].astype(x.dtype))
-            return y.reshape(*x.shape[:-1], -1)
+            tokens, slots = _flat(x)
+            return dense.swiglu(tokens, self.gate_up[...].astype(x.dtype)).reshape(*slots, -1)
+        x = norm_of(x)
         return jax.nn.silu(self.gate_proj(x)) * self.up_proj(x)
 
     def join(self, place: Callable[[str], NamedSharding] | None) -> None:

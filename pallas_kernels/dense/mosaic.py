@@ -7,9 +7,15 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import device, tuning
+from pallas_kernels.dense.unnormed import Unnormed
 
 ROWS, COLUMNS = 64, 8
 """Features of a program, and what tokens must be a multiple of where they are more: wgmma's."""
+
+WIDTH, CHANNELS = 3072, 512
+"""A token's norm is left to the next product where it has so many channels at most, so that two programs find
+room on a multiprocessor, and a multiple of so many.
+"""
 
 TOKENS = (32, 80)
 """Up to so many tokens, each with sizes of its own; with more, shared memory has no room for the steps."""
@@ -44,7 +50,11 @@ def whole_slots(rows: int, slots: int, dtype: jnp.dtype) -> int:
 
 
 def products(
-    x: jax.Array, weights: tuple[jax.Array, ...], *, sizes: Sizes | None = None, interpret: bool = False
+    x: jax.Array | Unnormed,
+    weights: tuple[jax.Array, ...],
+    *,
+    sizes: Sizes | None = None,
+    interpret: bool = False,
 ) -> tuple[jax.Array, ...]:
     """See `pallas_kernels.dense.api.products`. ``sizes``: the device's own (`tuning`) if None; with
     ``interpret`` anywhere.
@@ -59,8 +69,9 @@ def products(
     if cut.splits == 1:
         # Side by side, since who reads them all wants one array; of a single token apart, since XLA would
         # take kernels to cut them.
-        found = multiply(x, weights, cut, dtype=x.dtype, joined=len(x) > 1, interpret=interpret)
-        if len(x) == 1:
+        single = x.shape[0] == 1
+        found = multiply(x, weights, cut, dtype=x.dtype, joined=not single, interpret=interpret)
+        if single:
             return tuple(each[0] for each in found)
         joined = found[0][0]
     else:
@@ -71,7 +82,7 @@ def products(
 
 
 def swiglu(
-    x: jax.Array, gate_up: jax.Array, *, sizes: Sizes | None = None, interpret: bool = False
+    x: jax.Array | Unnormed, gate_up: jax.Array, *, sizes: Sizes | None = None, interpret: bool = False
 ) -> jax.Array:
     """See `pallas_kernels.dense.api.swiglu`, and `products` for the rest."""
     cut = _cut("dense_swiglu", x, (gate_up,), sizes, interpret)
@@ -87,9 +98,10 @@ def added(
     norm_weight: jax.Array,
     *,
     eps: float,
+    unnormed: bool = False,
     sizes: Sizes | None = None,
     interpret: bool = False,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array | Unnormed]:
     """See `pallas_kernels.dense.api.added`, and `products` for the rest; fewer inputs than features are
     refused.
     """
@@ -103,18 +115,29 @@ def added(
     from pallas_kernels.dense.sum_kernel import add_parts
 
     (parts,) = multiply(x, (weight,), cut, dtype=jnp.dtype(jnp.float32), interpret=interpret)
+    width = residual.shape[1]
+    if unnormed and len(x) == 1 and width <= WIDTH and width % CHANNELS == 0:
+        left = Unnormed(parts, residual, norm_weight, eps)
+        return left.total(), left
     return add_parts(parts, residual, norm_weight, eps, interpret=interpret)
 
 
 def _cut(
-    operation: str, x: jax.Array, weights: tuple[jax.Array, ...], sizes: Sizes | None, interpret: bool
+    operation: str,
+    x: jax.Array | Unnormed,
+    weights: tuple[jax.Array, ...],
+    sizes: Sizes | None,
+    interpret: bool,
 ) -> Cut:
     """How to cut x [T, K] times weights [..., O, K]. Raises NotImplementedError where it cannot be, and
     ValueError where the inputs differ.
     """
     if not interpret and not device.is_hopper():
         raise NotImplementedError("a kernel for Hopper GPUs")
-    device.require_one_dtype(x, *weights)
+    if isinstance(x, Unnormed):
+        device.require_one_dtype(x.residual, x.weight, *weights)
+    else:
+        device.require_one_dtype(x, *weights)
     (tokens, inputs), features = x.shape, [weight.shape[-2] for weight in weights]
     if any(weight.shape[-1] != inputs for weight in weights):
         raise ValueError(f"weights {[weight.shape for weight in weights]} do not fit tokens of {inputs}")

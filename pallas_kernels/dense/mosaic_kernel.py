@@ -14,13 +14,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.dense.mosaic import COLUMNS, ROWS, Cut
+from pallas_kernels.dense.prologue import normalise
+from pallas_kernels.dense.unnormed import Unnormed
 from pallas_kernels.mosaic import put
 from pallas_kernels.results import result
 
 
 @functools.partial(jax.jit, static_argnames=("cut", "dtype", "joined", "gated", "interpret"))
 def multiply(
-    x: jax.Array,
+    x: jax.Array | Unnormed,
     weights: tuple[jax.Array, ...],
     cut: Cut,
     *,
@@ -32,7 +34,7 @@ def multiply(
     """x W^T for every W, in parts whose sum over the splits it is.
 
     Args:
-      x: bfloat16 [T, K]; T is a multiple of 8, or below.
+      x: bfloat16 [T, K]; T is a multiple of 8, or below. Of an `Unnormed` every program works out the norm.
       weights: bfloat16 [O, K] each, O a multiple of 64; with ``gated`` a single one, [2, F, K].
       cut: how; it divides K.
       dtype: of the results.
@@ -49,10 +51,13 @@ def multiply(
     widths = [weight.shape[-2] for weight in weights]
     steps = K // cut.inputs // cut.splits
     stages = min(cut.stages, steps)
+    whole = isinstance(x, Unnormed)
+    given = (x.parts, x.residual, x.weight) if isinstance(x, Unnormed) else (x,)
     # How many products may be under way when the step before is fetched over: two of them fill the pipe.
     behind = 0 if gated or stages == 1 else 1
 
-    def kernel(x_ref, *refs):
+    def kernel(*refs):
+        x_refs, refs = refs[: len(given)], refs[len(given) :]
         weight_refs, out_refs = refs[: len(widths)], refs[len(widths) : -4]
         weight_s, x_s, weight_ready, x_ready = refs[-4:]
         strip, split = lax.axis_index("strip"), lax.axis_index("split")
@@ -82,19 +87,23 @@ def multiply(
                     )
 
             of_strip(weight_refs, weight)
+            if whole:
+                return
             # JAX 0.12 refuses what it sees to reach past the end; a zero that is worked out it does not see.
             begin = 0 if columns == T else pl.multiple_of(jnp.minimum(split, 0), COLUMNS)
             tokens = pl.ds(begin, columns)
-            plgpu.copy_gmem_to_smem(x_ref.at[tokens, inputs], x_s.at[slot], x_ready.at[slot])
+            plgpu.copy_gmem_to_smem(x_refs[0].at[tokens, inputs], x_s.at[slot], x_ready.at[slot])
 
         def sums(*accumulators):
             @pl.loop(0, steps)
             def _(step):
                 slot = lax.rem(step, stages)
                 plgpu.barrier_wait(weight_ready.at[slot])
-                plgpu.barrier_wait(x_ready.at[slot])
+                if not whole:
+                    plgpu.barrier_wait(x_ready.at[slot])
+                x_step = x_s.at[split * steps + step if whole else slot]
                 for part, accumulator in enumerate(accumulators):
-                    plgpu.wgmma(accumulator, weight_s.at[slot, part], x_s.at[slot].T)
+                    plgpu.wgmma(accumulator, weight_s.at[slot, part], x_step.T)
                 plgpu.wgmma_wait(behind)
                 read = step - behind
 
@@ -107,6 +116,8 @@ def multiply(
 
         for first in range(stages):
             fetch(jnp.int32(first), first)
+        if isinstance(x, Unnormed):
+            normalise(x_s, x_refs, x_ready, layout, x.eps, interpret=interpret)
         found = pl.run_scoped(sums, *(plgpu.ACC((ROWS, columns)) for _ in range(parts)))
         if gated:
             gate, up = (each.astype(jnp.bfloat16).astype(jnp.float32) for each in found)
@@ -126,17 +137,19 @@ def multiply(
     return plgpu.kernel(
         kernel,
         out_type=tuple(
-            result(x, (cut.splits, T, width), dtype) for width in ([sum(widths)] if joined else widths)
+            result(given[0], (cut.splits, T, width), dtype) for width in ([sum(widths)] if joined else widths)
         ),
         scratch_types=[
             plgpu.SMEM((stages, parts, ROWS, cut.inputs), jnp.bfloat16, transforms=layout),
-            plgpu.SMEM((stages, columns, cut.inputs), jnp.bfloat16, transforms=layout),
+            plgpu.SMEM(
+                (K // cut.inputs if whole else stages, columns, cut.inputs), jnp.bfloat16, transforms=layout
+            ),
             plgpu.Barrier(num_arrivals=parts, num_barriers=stages),
-            plgpu.Barrier(num_barriers=stages),
+            plgpu.SMEM((4,), jnp.float32) if whole else plgpu.Barrier(num_barriers=stages),
         ],
         grid=(sum(widths) // ROWS, cut.splits),
         grid_names=("strip", "split"),
         kernel_name="dense_swiglu" if gated else "dense_products",
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
         interpret=plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
-    )(x, *weights)
+    )(*given, *weights)
