@@ -191,14 +191,14 @@ def decode_chunk(
     drafter: Drafter | None,
     request: Request,
     state: DecodeState,
-    cancel: Bool[Array, " B"],
+    allowed: Int[Array, " B"],
     *,
     method: Method,
     options: Options,
     rounds: int,
 ) -> tuple[DecodeState, Report, Int[Array, ""]]:
-    """Up to ``rounds`` rounds in one program, fewer once every row has finished. ``cancel`` ends rows first.
-    A single round is no loop.
+    """Up to ``rounds`` rounds in one program, fewer once every row has finished or had as many as it is
+    ``allowed``; a row that is allowed none is ended. A single round is no loop.
 
     Returns the state, the rounds' reports ([rounds, ...] a leaf) and how many rounds ran.
     """
@@ -208,14 +208,15 @@ def decode_chunk(
 
     def unfinished(carry) -> Array:
         done, state, _ = carry
-        return (done < rounds) & sharding.anywhere(jnp.any(state.reason == RUNNING))
+        going = (state.reason == RUNNING) & (done < allowed)
+        return (done < rounds) & sharding.anywhere(jnp.any(going))
 
     def step(carry):
         done, state, written = carry
         state, report = one(state)
         return done + 1, state, written.at[done].set(_words(report))
 
-    state = replace(state, reason=jnp.where(cancel, CANCELLED, state.reason))
+    state = replace(state, reason=jnp.where(allowed > 0, state.reason, CANCELLED))
     if rounds == 1:
         state, report = one(state)
         return state, jax.tree.map(lambda leaf: leaf[None], report), jnp.int32(1)

@@ -29,11 +29,20 @@ from pallas_kernels.dispatch import traced_kernels
 CHUNKS = (32, 256)
 """Prompt tokens a prefill program takes: few sizes, so that a new prompt length compiles nothing new."""
 
-ROUNDS = {"cpu": 1, "gpu": 32}
-"""Rounds in one dispatch, between two looks of the host, by platform; 8 on others. On a CPU a dispatch costs
-little, and the compiler makes faster programs outside of loops. On a GPU it costs 1.5 to 4 ms, in which the
-device waits.
+ROUNDS = {"cpu": 1}
+"""Rounds in one dispatch at most, between two looks of the host, by platform; 64 on others. On a CPU a
+dispatch costs little, and the compiler makes faster programs outside of loops. On a GPU it costs some
+milliseconds, in which the device waits.
 """
+
+FIRST_ROUNDS = 8
+"""In the first dispatch of a decoding, so that there is text soon; every other has twice as many as the last.
+"""
+
+
+def most_rounds(platform: str) -> int:
+    """See `ROUNDS`."""
+    return ROUNDS.get(platform, 64)
 
 
 @dataclass(frozen=True)
@@ -126,9 +135,10 @@ class Decoder:
         self._state_specs = state_specs(self._layout, target, drafter, jax.eval_shape(empty))
         self._empty = jax.jit(self._on_mesh(empty, (), self._state_specs))
         self._prefills = prefills or Prefills()
+        self._most_rounds = rounds or most_rounds(jax.default_backend())
         self._chunk = self._compile(
-            partial(decode_chunk, rounds=rounds or ROUNDS.get(jax.default_backend(), 8)),
-            jax.ShapeDtypeStruct((rows,), jnp.bool_),
+            partial(decode_chunk, rounds=self._most_rounds),
+            jax.ShapeDtypeStruct((rows,), jnp.int32),
             results=2,
         )
 
@@ -171,13 +181,15 @@ class Decoder:
         rows = [Row(task.name, len(task.prompt), tokenizer, task.stop_strings) for task in tasks]
         results = [row.result for row in rows]
         state = self._prefill_all(tasks, request, rows, read)
+        limit = FIRST_ROUNDS
         try:
             yield results
             while not all(row.finished for row in rows):
-                cancel = np.ones((self.rows,), bool)
-                cancel[: len(rows)] = [row.finished for row in rows]
+                allowed = np.zeros((self.rows,), np.int32)
+                allowed[: len(rows)] = [0 if row.finished else limit for row in rows]
+                limit = min(2 * limit, self._most_rounds)
                 began = time.perf_counter()
-                state, reports, done = self._chunk(self._weights, request, state, self._placed(cancel))
+                state, reports, done = self._chunk(self._weights, request, state, self._placed(allowed))
                 reports, done = jax.device_get((reports, done))
                 self.round_seconds += time.perf_counter() - began
                 self.rounds += int(done)

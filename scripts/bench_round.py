@@ -31,7 +31,7 @@ from jax.sharding import SingleDeviceSharding
 from rich.console import Console
 from rich.table import Table
 
-from jddtree.decoder import ROUNDS
+from jddtree.decoder import most_rounds
 from jddtree.errors import InputError
 from jddtree.exactness import compare
 from jddtree.models.layers import join_mlps
@@ -81,7 +81,9 @@ def main(arguments: list[str] | None = None) -> None:
     made_of = {"weight_bytes": sum(leaf.nbytes for leaf in weights), "seconds": time.perf_counter() - began}
     print(json.dumps(made_of), flush=True)
     report: dict[str, Any] = device_facts | made_of | {"programs": [], "failures": [], "checks": []}
-    settings = [Setting(made, context, turns=2 if args.quick else ROUNDS["gpu"]) for context in args.contexts]
+    settings = [
+        Setting(made, context, turns=2 if args.quick else most_rounds("gpu")) for context in args.contexts
+    ]
     programs = [chosen(args, setting) for setting in settings]
     ready = compiled([program for each in programs for program in each])
     for setting, behind in zip(settings, programs, strict=True):

@@ -266,6 +266,12 @@ def test_the_host_fetches_once_a_chunk(monkeypatch):
     assert len(fetches) == steps > 3
 
 
+def test_the_first_text_comes_soon_and_then_more_at_once():
+    decoder = tiny.decoder(target(), None, Method.plain(), rows=2, slots=SLOTS, rounds=20)
+    lengths = [len(rows[0].output_ids) for rows in decoder.decode([Task(PROMPT, max_new=40)])]
+    assert lengths == [1, 1 + 8, 1 + 8 + 16, 40]
+
+
 def test_another_prompt_length_stop_cap_or_topk_compiles_nothing(caplog):
     decoder = random_decoder()
     decode_one(decoder)

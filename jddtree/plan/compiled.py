@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from jddtree.decoder import CHUNKS, ROUNDS, Decoder
+from jddtree.decoder import CHUNKS, Decoder, most_rounds
 from jddtree.errors import InputError
 from jddtree.pipeline import stacked
 from jddtree.plan.machine import Machine
@@ -57,7 +57,7 @@ def _programs(
             rows=holdings.batch,
             slots=holdings.slots,
             dtype=holdings.dtype,
-            rounds=None if machine.platform == "local" else ROUNDS.get(machine.platform, 8),
+            rounds=None if machine.platform == "local" else most_rounds(machine.platform),
         )
 
     def attempt[T](name: str, job: Callable[[], T], program: Callable[[T], Any]) -> T | None:

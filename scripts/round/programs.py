@@ -25,7 +25,7 @@ from pallas_kernels.dispatch import traced_kernels
 from scripts.random_weights import maker
 from scripts.round.models import Models
 
-ROOM = 256
+ROOM = 512
 """Cache slots for what the rounds commit."""
 
 STRIDE = 7919
@@ -76,12 +76,12 @@ class Setting:
     @property
     def slots(self) -> int:
         """Of the caches."""
-        return slots_for(self.context)
+        return slots_for(self.context + ROOM)
 
     @property
     def tokens(self) -> int:
         """Committed ones at the start."""
-        return min(self.context, self.slots - ROOM)
+        return self.context
 
     @property
     def weights(self) -> list[jax.ShapeDtypeStruct]:
@@ -156,11 +156,11 @@ def rounds(setting: Setting, name: str, method: Method) -> Program:
             dtype=m.dtype,
             rounds=setting.turns,
         )
-        given = setting.request(method.budget), np.zeros((1,), bool)
-        request, cancel = jax.device_put(given)
+        given = setting.request(method.budget), np.full((1,), setting.turns, np.int32)
+        request, allowed = jax.device_put(given)
 
         def run(weights, carry):
-            state, reports, _ = decoder.program(weights, request, carry, cancel)
+            state, reports, _ = decoder.program(weights, request, carry, allowed)
             return state, reports
 
         return Ready(run, decoder.program, decoder.kernels, decoder.compile_seconds)
