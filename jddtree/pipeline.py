@@ -39,11 +39,14 @@ Norm = Callable[[Array], Array]
 
 @pytree_dataclass
 class Slots:
-    """What layers know of a pass besides its activations. See `jddtree.models.target.Target`."""
+    """What layers know of a pass besides its activations. See `jddtree.models.target.Target`.
+
+    N slots, of which those after the first R, those that ``valid`` has, are there for kernels' sake alone.
+    """
 
     rope: tuple[Float[Array, "B N half"], Float[Array, "B N half"]]
     positions: Int[Array, "B N"]
-    valid: Bool[Array, "B N"]
+    valid: Bool[Array, "B R"]
     mask: UInt32[Array, "_ N W"]
     lengths: Int[Array, " B"]
 

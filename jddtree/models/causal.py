@@ -1,14 +1,16 @@
 """What targets share: an embedding, layers one after another, a final norm and a head, tied or not."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
 from jddtree import pipeline
 from jddtree.models.layers import FLOAT32, Embedding, Linears, RMSNorm, rope_tables
 from jddtree.models.target import Cache, Pass
+from pallas_kernels.dense.api import whole_slots
 
 
 class CausalModel(nnx.Module):
@@ -58,10 +60,20 @@ class CausalModel(nnx.Module):
         lengths: Int[Array, " B"],
         taps: tuple[int, ...],
     ) -> Pass:
-        """See `jddtree.models.target.Target`. ``taps``: layers, from 0, whose outputs become features."""
+        """See `jddtree.models.target.Target`. ``taps``: layers, from 0, whose outputs become features. A few
+        slots that nobody sees may go along, for kernels' sake.
+        """
+        rows, count = ids.shape
+        more = whole_slots(rows, count, self.norm.weight.dtype) - count
+
+        def wider(x: Shaped[Array, "_ N ..."]) -> Shaped[Array, "_ wide ..."]:
+            return jnp.pad(x, ((0, 0), (0, more), *((0, 0) for _ in x.shape[2:])))
+
+        ids, positions, mask = map(wider, (ids, positions, mask))
         rope = rope_tables(self.config.rope, self.rope_width, positions)
         slots = pipeline.Slots(rope, positions, valid, mask, lengths)
-        return pipeline.run_layers(self.config, self.layers, self.norm, self.embed(ids), slots, cache, taps)
+        passed = pipeline.run_layers(self.config, self.layers, self.norm, self.embed(ids), slots, cache, taps)
+        return replace(passed, hidden=passed.hidden[:, :count], features=passed.features[:, :count])
 
     def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
         """The head, float32."""

@@ -1,18 +1,14 @@
 """Dense targets, tied or untied: Qwen3 and the Llama family."""
 
-from dataclasses import replace
-
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Shaped
 
 from jddtree import pipeline
 from jddtree.config import DenseConfig
 from jddtree.models import gqa
 from jddtree.models.causal import CausalModel
 from jddtree.models.layers import MLP, Linears, RMSNorm, added_unnormed
-from jddtree.models.target import Cache, Pass
-from pallas_kernels.dense.api import whole_slots
+from jddtree.models.target import Cache
 from pallas_kernels.tree_attention.api import pack_mask
 
 
@@ -54,18 +50,6 @@ class Dense(CausalModel):
     def rope_width(self) -> int:
         """The whole head."""
         return self.config.head_dim
-
-    def __call__(self, ids, positions, valid, mask, cache, lengths, taps) -> Pass:
-        """See `CausalModel`. A few slots that nobody sees may go along, for kernels' sake."""
-        rows, slots = ids.shape
-        more = whole_slots(rows, slots, self.norm.weight.dtype) - slots
-
-        def wider(x: Shaped[Array, "_ N ..."]) -> Shaped[Array, "_ wide ..."]:
-            return jnp.pad(x, ((0, 0), (0, more), *((0, 0) for _ in x.shape[2:])))
-
-        ids, positions, valid, mask = map(wider, (ids, positions, valid, mask))
-        passed = super().__call__(ids, positions, valid, mask, cache, lengths, taps)
-        return replace(passed, hidden=passed.hidden[:, :slots], features=passed.features[:, :slots])
 
     def new_cache(self, rows: int, slots: int, dtype: jnp.dtype) -> Cache:
         """Keys and values [rows, slots, J, head_dim] a layer."""

@@ -42,9 +42,11 @@ class Router(nnx.Module):
         return jnp.matmul(x, weight.T, precision=precision, preferred_element_type=jnp.float32)
 
     def __call__(
-        self, x: Float[Array, "T M"], valid: Bool[Array, " T"]
+        self, x: Float[Array, "_ M"], valid: Bool[Array, " T"]
     ) -> tuple[Int[Array, "T K"], Float[Array, "T K"]]:
-        """Expert ids, -1 where not valid, and weights: sigmoid scores, normalised, then scaled."""
+        """Expert ids of the first T tokens of x, -1 where not valid, and weights: sigmoid scores, normalised,
+        then scaled.
+        """
         c = self.config
         rule = Rule(
             chosen=c.experts_per_token,
@@ -53,7 +55,7 @@ class Router(nnx.Module):
             normalised=c.norm_topk_prob,
             scale=c.routed_scaling_factor,
         )
-        return route(self.logits(x), self.e_score_correction_bias[...], valid, rule)
+        return route(self.logits(x)[: len(valid)], self.e_score_correction_bias[...], valid, rule)
 
 
 class ExpertWeights(nnx.Module):
@@ -96,9 +98,9 @@ class Experts(nnx.Module):
         self.rounding = linears.rounding
 
     def __call__(
-        self, x: Float[Array, "T M"], ids: Int[Array, "T K"], weights: Float[Array, "T K"]
+        self, x: Float[Array, "_ M"], ids: Int[Array, "T K"], weights: Float[Array, "T K"]
     ) -> Float[Array, "T M"]:
-        """The sum over this device's experts, or its part of each."""
+        """The sum over this device's experts, or its part of each, of the first T tokens of x."""
         experts = self.stored()
         own = sharding.own_experts(ids, jax.tree.leaves(experts)[0].shape[0])
         return api.expert_mlp(x, own, weights, experts, rounding=self.rounding)
@@ -164,14 +166,19 @@ class MoE(nnx.Module):
             self.shared_experts = MLP(f"{path}.shared_experts", config.hidden_size, width, linears)
 
     def __call__(
-        self, x: Float[Array, "B N M"], valid: Bool[Array, "B N"]
-    ) -> tuple[Float[Array, "B N M"], Int[Array, "B N K"]]:
-        """Output, and the experts each slot went to; slots that are not valid go to none (-1)."""
+        self, x: Float[Array, "B N M"], valid: Bool[Array, "B R"]
+    ) -> tuple[Float[Array, "B N M"], Int[Array, "B R K"]]:
+        """Output, and the experts that each row's first R slots went to; slots that are not valid, and those
+        behind, go to none (-1).
+        """
         # See `jddtree.models.layers.MLP`.
         x = jax.lax.optimization_barrier(x)
-        tokens = x.reshape(-1, x.shape[-1])
+        rows, slots = valid.shape
+        # A single row's first slots come first, and need no copying.
+        tokens = x[0] if rows == 1 else x[:, :slots].reshape(valid.size, -1)
         ids, weights = self.gate(tokens, valid.reshape(-1))
-        y = self.experts(tokens, ids, weights).reshape(x.shape)
+        y = self.experts(tokens, ids, weights).reshape(rows, slots, -1)
+        y = jnp.pad(y, ((0, 0), (0, x.shape[1] - slots), (0, 0)))
         if hasattr(self, "shared_experts"):
             shared = self.shared_experts
             # Float32 as the router's logits are, or XLA would not make one product of all three.

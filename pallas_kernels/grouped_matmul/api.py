@@ -44,7 +44,7 @@ def expert_mlp(
     """y[t] = sum over k of weight[t, k] * down_e(silu(gate_e x[t]) * up_e x[t]), e = expert_ids[t, k].
 
     Args:
-      x: [T, M] tokens.
+      x: [T, M] tokens; there may be more, of which the first T are taken.
       expert_ids: [T, K] int32; -1 routes to no expert.
       expert_weights: [T, K] float32.
       experts: as published, or INT4 in the order that a kernel reads (`tiles`).

@@ -36,7 +36,7 @@ def blocked(
     block) and one or two INT4 weights to [P, R, out] in x's dtype: their product with x, or silu of the
     first's times the second's.
     """
-    count = experts.gate.packed.shape[0]
+    x, count = x[: len(ids)], experts.gate.packed.shape[0]
     rows = grouping.rows_a_block(ids.size, count, FEWEST_ROWS, most_rows)
     blocks = grouping.group(ids, count, rows)
     # What is put in the words' order is the few tokens, not their rows in the blocks.

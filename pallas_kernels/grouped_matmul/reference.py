@@ -40,6 +40,7 @@ def expert_mlp(
         few = published(some) if isinstance(some, ExpertTiles) else some
         return [(w if isinstance(w, jax.Array) else unpack(w, rounding)).astype(x.dtype) for w in few]
 
+    x = x[: len(expert_ids)]
     count, inner_width, _ = jax.eval_shape(dense, experts)[0].shape
     chosen = expert_ids[:, :, None] == jnp.arange(count, dtype=expert_ids.dtype)
     token_weights = jnp.sum(jnp.where(chosen, expert_weights[:, :, None], 0.0), axis=1)
