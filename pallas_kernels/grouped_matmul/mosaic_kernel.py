@@ -23,6 +23,9 @@ from jax.extend.mlir.dialects import arith, vector
 from pallas_kernels.grouped_matmul.tiles import GROUP, LINES, ROWS
 from pallas_kernels.mosaic import put
 
+COLUMNS = 8
+"""Of a product, the fewest."""
+
 
 def weights_of(tile, width: int):
     """The tile in shared memory as bfloat16 [64, width] in wgmma's registers, q x scale rounded."""
@@ -93,7 +96,7 @@ def multiply(
     """Blocks of token rows times the experts they go to.
 
     Args:
-      x: bfloat16 [X, rows, K]; rows a multiple of 8.
+      x: bfloat16 [X, rows, K]; rows a multiple of 8, or below.
       experts: [P] int32, a block's expert; -1 for a block to leave out.
       counts: [P] int32, how many of a block's rows are tokens; 0 leaves it out too. Only for these rows the
         output is defined.
@@ -109,6 +112,7 @@ def multiply(
     """
     blocks = experts.shape[0]
     rows = x.shape[1]
+    columns = -(-rows // COLUMNS) * COLUMNS
     _, strips, all_steps, lines, width = tiles.shape
     parts = lines // LINES
     written = 1 if result == "activated" else parts
@@ -127,9 +131,11 @@ def multiply(
                 strip = group * strips_each + lax.div(turn, steps)
                 step = split * steps + lax.rem(turn, steps)
                 plgpu.copy_gmem_to_smem(tile_ref.at[expert, strip, step], tile_s.at[slot], barrier.at[slot])
-                plgpu.copy_gmem_to_smem(
-                    x_ref.at[source, :, pl.ds(step * width, width)], x_s.at[slot], barrier.at[slot]
-                )
+                # A copy past the last row brings zeros. JAX 0.12 refuses what it sees to reach past it; a zero
+                # that is worked out it does not see.
+                begin = 0 if columns == rows else pl.multiple_of(jnp.minimum(split, 0), COLUMNS)
+                taken = x_ref.at[source, pl.ds(begin, columns), pl.ds(step * width, width)]
+                plgpu.copy_gmem_to_smem(taken, x_s.at[slot], barrier.at[slot])
 
             for first in range(stages):
                 fetch(jnp.int32(first), first)
@@ -153,7 +159,7 @@ def multiply(
 
                     return tuple(accumulator[...] for accumulator in accumulators)
 
-                found = pl.run_scoped(sums, *(plgpu.ACC((ROWS, rows)) for _ in range(parts)))
+                found = pl.run_scoped(sums, *(plgpu.ACC((ROWS, columns)) for _ in range(parts)))
                 at = group * strips_each + strip
                 for part, sum_ in enumerate([activated(*found)] if result == "activated" else found):
                     if result == "sums":
@@ -172,7 +178,7 @@ def multiply(
         out_type=out_type,
         scratch_types=[
             plgpu.SMEM((stages, lines, width), jnp.int32),
-            plgpu.SMEM((stages, rows, width), jnp.bfloat16, transforms=x_layout),
+            plgpu.SMEM((stages, columns, width), jnp.bfloat16, transforms=x_layout),
             plgpu.Barrier(num_arrivals=2, num_barriers=stages),
         ],
         grid=(blocks, strips // strips_each, splits),

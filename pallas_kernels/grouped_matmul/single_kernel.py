@@ -1,0 +1,202 @@
+"""What follows a single token's first product, in one kernel for Hopper: the activation, the second product and
+the sum over the experts.
+
+A program makes 64 output features. Its warpgroups share the tiles of its experts, two steps a turn, and keep
+most or all of them in flight. While the first arrive, each works out the inputs of its turn, which all
+programs do alike: less than another launch costs. A turn's inputs are one column of a product that has 8; what
+the other seven hold nobody reads. An expert that is not here costs nothing.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import arith, vector
+
+from pallas_kernels.grouped_matmul import reference, tiles
+from pallas_kernels.grouped_matmul.mosaic_kernel import COLUMNS, activated, weights_of
+from pallas_kernels.grouped_matmul.tiles import LINES, ROWS
+from pallas_kernels.mosaic import put
+from pallas_kernels.results import result
+
+WARPGROUPS = 4
+"""Of a program. Each unpacks weights by itself, so one waits for its copies while another computes."""
+
+SHARED = 200 << 10
+"""Bytes of shared memory for tiles and for the parts of sums."""
+
+SWIZZLED = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
+"""How wgmma takes its right operand."""
+
+
+def put_first(ref, values) -> None:
+    """Write ``values`` [n], as the warpgroup's threads hold them in runs, over the first rows of ``ref``
+    [steps, 8, W] in shared memory, swizzled for wgmma.
+
+    Row 0 of a swizzled tile of 8 rows by 64 lies as if it were not: a place's row is what is added to it.
+    """
+    _, _, width = ref.shape
+    run = values.shape[0] // 128
+
+    @plgpu.inline_mgpu(
+        arg_types=(
+            plgpu.RefType(SWIZZLED),
+            plgpu.Layout.WG_STRIDED((values.shape[0],), vec_size=run),
+        ),
+    )
+    def store(_, ref, values):
+        i32, index = ir.IntegerType.get_signless(32), ir.IndexType.get()
+
+        def constant(value: int):
+            return arith.constant(i32, ir.IntegerAttr.get(i32, value))
+
+        first = arith.muli(arith.remui(mgpu.thread_idx(), constant(128)), constant(run))
+        step, column = arith.divui(first, constant(width)), arith.remui(first, constant(width))
+        tile, lane = arith.shrui(column, constant(6)), arith.andi(column, constant(63))
+        zero = constant(0)
+        place = [arith.index_cast(index, at) for at in (step, zero, tile, zero, lane)]
+        # Other warps may still multiply what this one is about to overwrite.
+        mgpu.utils.warpgroup_barrier()
+        vector.store(values.registers.item(), ref, place)
+
+    store(ref, values)
+
+
+@functools.partial(jax.jit, static_argnames=("interpret",))
+def finish(
+    sums: jax.Array, ids: jax.Array, weights: jax.Array, down: jax.Array, *, interpret: bool = False
+) -> jax.Array:
+    """The sum over k of weights[k] * (down[ids[k]] (silu(gate) x up)).
+
+    Args:
+      sums: float32 [2, splits, K, 1, F], gate's and up's; of an expert that is not here they may be anything.
+      ids: [K] int32, -1 for an expert that is not here.
+      weights: [K] float32.
+      down: int32 [E, strips, steps, 9 parts, W], steps x W = F.
+      interpret: run in JAX's simulator of a GPU, anywhere.
+
+    Returns:
+      bfloat16 [strips x parts x 64]. Activations and every expert's output are rounded to bfloat16, then summed
+      in float32 in the order of k.
+
+    Raises NotImplementedError where F is no multiple of 128, and where a program's parts of sums leave no shared
+    memory for tiles.
+    """
+    _, splits, K, _, inputs = sums.shape
+    _, strips, steps, lines, width = down.shape
+    parts = lines // LINES
+    if inputs % 128:
+        raise NotImplementedError(f"{inputs} inputs are no multiple of 128")
+    deep = 2 - steps % 2
+    turns = steps // deep
+    span = deep * width
+    room = SHARED - 4 * K * turns * ROWS
+    stages = min(-(-K * turns // WARPGROUPS), room // (4 * WARPGROUPS * deep * LINES * width))
+    if stages < 1:
+        raise NotImplementedError(f"{K} experts of {inputs} inputs")
+
+    def kernel(sum_ref, id_ref, weight_ref, tile_ref, out_ref, tile_s, input_s, part_s, ready, done):
+        feature, group = lax.axis_index("feature"), lax.axis_index("warpgroup")
+        strip, part = lax.div(feature, parts), lax.rem(feature, parts)
+        # All at once, since each takes as long as all.
+        experts = [id_ref[k] for k in range(K)]
+        shares = [weight_ref[k] for k in range(K)]
+        here = [jnp.int32(0)]
+        for expert in experts:
+            here.append(here[-1] + (expert >= 0).astype(jnp.int32))
+        mine = lax.div(here[K] * turns - group + WARPGROUPS - 1, WARPGROUPS)
+
+        def place(turn):
+            """Which k the warpgroup's turn is for, and which steps of its expert."""
+            every = group + turn * WARPGROUPS
+            ordinal = lax.div(every, turns)
+            k = sum((before <= ordinal).astype(jnp.int32) for before in here[1:])
+            return k, lax.rem(every, turns)
+
+        def fetch(turn) -> None:
+            k, few = place(turn)
+            at = group * stages + lax.rem(turn, stages)
+            source = tile_ref.at[id_ref[k], strip, pl.ds(few * deep, deep), pl.ds(part * LINES, LINES)]
+            plgpu.copy_gmem_to_smem(source, tile_s.at[at], ready.at[at])
+
+        for first in range(stages):
+            pl.when(first < mine)(functools.partial(fetch, jnp.int32(first)))
+
+        @pl.loop(0, mine)
+        def _(turn):
+            k, few = place(turn)
+            at = group * stages + lax.rem(turn, stages)
+            channels = pl.ds(few * span, span)
+            layout = plgpu.Layout.WG_STRIDED((span,), vec_size=span // 128)
+
+            def summed(which: int):
+                found = [
+                    plgpu.load(sum_ref.at[which, split, k, 0, channels], layout=layout)
+                    for split in range(splits)
+                ]
+                return functools.reduce(jnp.add, found)
+
+            inner = activated(summed(0), summed(1)).astype(jnp.bfloat16)
+            into = input_s.at[group]
+            if interpret:
+                into[:, 0] = inner.reshape(deep, width)
+            else:
+                put_first(into, inner)
+            plgpu.commit_smem()
+            plgpu.barrier_wait(ready.at[at])
+
+            def product(accumulator):
+                for step in range(deep):
+                    plgpu.wgmma(accumulator, weights_of(tile_s.at[at, step], width), into.at[step].T)
+                    plgpu.wgmma_wait(0)
+                return accumulator[...]
+
+            target = part_s.at[pl.ds(k * turns + few, 1)]
+            if interpret:
+                target[...] = sum(plain(tile_s[at, step], into[step]) for step in range(deep))
+            else:
+                put(target, pl.run_scoped(product, plgpu.ACC((ROWS, COLUMNS))), jnp.int32(1))
+            pl.when(turn + stages < mine)(functools.partial(fetch, turn + stages))
+
+        plgpu.barrier_arrive(done)
+
+        @pl.when(group == 0)
+        def _():
+            plgpu.barrier_wait(done)
+            total = jnp.zeros(ROWS, jnp.float32)
+            for k, (expert, share) in enumerate(zip(experts, shares, strict=True)):
+                found = [part_s[k * turns + few] for few in range(turns)]
+                y = functools.reduce(jnp.add, found).astype(jnp.bfloat16).astype(jnp.float32)
+                # What no expert wrote may be anything.
+                total += jnp.where(expert >= 0, y * share, 0.0)
+            out_ref[pl.ds(feature * ROWS, ROWS)] = total.astype(jnp.bfloat16)
+
+    return plgpu.kernel(
+        kernel,
+        out_type=result(sums, (strips * parts * ROWS,), jnp.bfloat16),
+        scratch_types=[
+            plgpu.SMEM((WARPGROUPS * stages, deep, LINES, width), jnp.int32),
+            plgpu.SMEM((WARPGROUPS, deep, COLUMNS, width), jnp.bfloat16, transforms=SWIZZLED),
+            plgpu.SMEM((K * turns, ROWS), jnp.float32),
+            plgpu.Barrier(num_barriers=WARPGROUPS * stages),
+            plgpu.Barrier(num_arrivals=WARPGROUPS),
+        ],
+        grid=(strips * parts,),
+        grid_names=("feature",),
+        num_threads=WARPGROUPS,
+        thread_name="warpgroup",
+        kernel_name="int4_single_token",
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
+        interpret=plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
+    )(sums, ids, weights, down)
+
+
+def plain(tile: jax.Array, inputs: jax.Array) -> jax.Array:
+    """What the simulator, which knows no code of threads, has for a product: the first column, [1, 64]."""
+    weights = reference.unpack(tiles.unpack(tile[None, None, None]), "bfloat16")[0]
+    return inputs[:1].astype(jnp.float32) @ weights.astype(jnp.float32).T
