@@ -170,10 +170,13 @@ def finish(
             plgpu.barrier_wait(done)
             total = jnp.zeros(ROWS, jnp.float32)
             for k, (expert, share) in enumerate(zip(experts, shares, strict=True)):
-                found = [part_s[k * turns + few] for few in range(turns)]
+                found = [
+                    plgpu.load(part_s.at[k * turns + few], layout=plgpu.Layout.WGMMA.reduce(1))
+                    for few in range(turns)
+                ]
                 y = functools.reduce(jnp.add, found).astype(jnp.bfloat16).astype(jnp.float32)
                 # What no expert wrote may be anything.
-                total += jnp.where(expert >= 0, y * share, 0.0)
+                total += jnp.where(jnp.broadcast_to(expert >= 0, ROWS), y * share, 0.0)
             out_ref[pl.ds(feature * ROWS, ROWS)] = total.astype(jnp.bfloat16)
 
     return plgpu.kernel(
