@@ -84,8 +84,8 @@ def activated(gate, up):
 def multiply(
     x: jax.Array,
     experts: jax.Array,
-    counts: jax.Array,
-    sources: jax.Array,
+    counts: jax.Array | None,
+    sources: jax.Array | None,
     tiles: jax.Array,
     *,
     stages: int,
@@ -100,7 +100,8 @@ def multiply(
       experts: [P] int32, a block's expert; -1 for a block to leave out.
       counts: [P] int32, how many of a block's rows are tokens; 0 leaves it out too. Only for these rows the
         output is defined.
-      sources: [P] int32, which rows of x a block takes.
+      sources: [P] int32, which rows of x a block takes. Without both every block takes x[0], a single
+        token.
       tiles: int32 [E, strips, steps, 9 parts, W].
       stages: steps in flight. splits: ways to cut K; a way is a program of its own.
       strips_each: strips a program does one after the other.
@@ -120,10 +121,12 @@ def multiply(
     turns = strips_each * steps
     stages = min(stages, turns)
 
-    def kernel(x_ref, expert_ref, count_ref, source_ref, tile_ref, out_ref, tile_s, x_s, barrier):
+    def kernel(x_ref, expert_ref, *refs):
+        *given, tile_ref, out_ref, tile_s, x_s, barrier = refs
         block, group, split = (lax.axis_index(name) for name in ("block", "group", "split"))
         # Read at once, since each takes as long as all.
-        expert, count, source = (ref[block] for ref in (expert_ref, count_ref, source_ref))
+        expert = expert_ref[block]
+        count, source = [ref[block] for ref in given] or (jnp.int32(1), jnp.int32(0))
 
         @pl.when((count > 0) & (expert >= 0))
         def _():
@@ -131,8 +134,8 @@ def multiply(
                 strip = group * strips_each + lax.div(turn, steps)
                 step = split * steps + lax.rem(turn, steps)
                 plgpu.copy_gmem_to_smem(tile_ref.at[expert, strip, step], tile_s.at[slot], barrier.at[slot])
-                # A copy past the last row brings zeros. JAX 0.12 refuses what it sees to reach past it; a zero
-                # that is worked out it does not see.
+                # A copy past the last row brings zeros. JAX 0.12 refuses what it sees to reach past the end;
+                # a zero that is worked out it does not see.
                 begin = 0 if columns == rows else pl.multiple_of(jnp.minimum(split, 0), COLUMNS)
                 taken = x_ref.at[source, pl.ds(begin, columns), pl.ds(step * width, width)]
                 plgpu.copy_gmem_to_smem(taken, x_s.at[slot], barrier.at[slot])
@@ -185,4 +188,4 @@ def multiply(
         grid_names=("block", "group", "split"),
         kernel_name="int4_experts",
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
-    )(x, experts, counts, sources, tiles)
+    )(x, experts, *() if counts is None else (counts, sources), tiles)

@@ -1,10 +1,10 @@
-"""What follows a single token's first product, in one kernel for Hopper: the activation, the second product and
-the sum over the experts.
+"""What follows a single token's first product in one kernel for Hopper: activation, second product, the sum
+over the experts.
 
-A program makes 64 output features. Its warpgroups share the tiles of its experts, two steps a turn, and keep
-most or all of them in flight. While the first arrive, each works out the inputs of its turn, which all
-programs do alike: less than another launch costs. A turn's inputs are one column of a product that has 8; what
-the other seven hold nobody reads. An expert that is not here costs nothing.
+A program makes 64 output features. Its warpgroups share out the tiles of all experts, two steps a turn, most
+or all of them in flight. Each works out the inputs of its turns while tiles arrive; that all programs do so
+costs less than another launch. They are one column of a product, which has 8: what the other seven hold
+nobody reads. An expert that is not here costs nothing.
 """
 
 import functools
@@ -32,6 +32,24 @@ SHARED = 200 << 10
 
 SWIZZLED = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
 """How wgmma takes its right operand."""
+
+
+def in_flight(chosen: int, down: jax.Array) -> int:
+    """Turns that a warpgroup has in flight, with ``chosen`` experts. 0 where `finish` does not serve: inputs
+    are no multiple of 128, or parts of sums leave no shared memory for tiles.
+    """
+    _, _, steps, _, width = down.shape
+    if steps * width % 128:
+        return 0
+    deep = steps_a_turn(steps)
+    parts = chosen * steps // deep
+    room = max(SHARED - 4 * parts * ROWS, 0)
+    return min(pl.cdiv(parts, WARPGROUPS), room // (4 * WARPGROUPS * deep * LINES * width))
+
+
+def steps_a_turn(steps: int) -> int:
+    """Two, where they divide."""
+    return 2 - steps % 2
 
 
 def put_first(ref, values) -> None:
@@ -81,24 +99,19 @@ def finish(
       interpret: run in JAX's simulator of a GPU, anywhere.
 
     Returns:
-      bfloat16 [strips x parts x 64]. Activations and every expert's output are rounded to bfloat16, then summed
-      in float32 in the order of k.
+      bfloat16 [strips x parts x 64]. Activations and outputs of experts are rounded to bfloat16, then summed
+      in float32, in the order of k.
 
-    Raises NotImplementedError where F is no multiple of 128, and where a program's parts of sums leave no shared
-    memory for tiles.
+    Raises NotImplementedError where `in_flight` is 0.
     """
     _, splits, K, _, inputs = sums.shape
     _, strips, steps, lines, width = down.shape
     parts = lines // LINES
-    if inputs % 128:
-        raise NotImplementedError(f"{inputs} inputs are no multiple of 128")
-    deep = 2 - steps % 2
-    turns = steps // deep
-    span = deep * width
-    room = SHARED - 4 * K * turns * ROWS
-    stages = min(-(-K * turns // WARPGROUPS), room // (4 * WARPGROUPS * deep * LINES * width))
-    if stages < 1:
+    stages = in_flight(K, down)
+    if not stages:
         raise NotImplementedError(f"{K} experts of {inputs} inputs")
+    deep = steps_a_turn(steps)
+    turns, span = steps // deep, deep * width
 
     def kernel(sum_ref, id_ref, weight_ref, tile_ref, out_ref, tile_s, input_s, part_s, ready, done):
         feature, group = lax.axis_index("feature"), lax.axis_index("warpgroup")
