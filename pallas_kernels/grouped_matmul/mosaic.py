@@ -73,7 +73,8 @@ def expert_mlp(
 
     sizes = sizes or tuning.sizes("grouped_matmul", "mosaic_gpu", Sizes)
     product = partial(multiply, stages=sizes.stages)
-    if x.shape[0] == 1 and in_flight(expert_ids.shape[1], experts.down):
+    _, _, steps, _, width = experts.down.shape
+    if x.shape[0] == 1 and in_flight(expert_ids.shape[1], steps, width):
         return single(x, expert_ids, expert_weights, experts, product, sizes)
     return blocked(x, expert_ids, expert_weights, experts, product, sizes)
 

@@ -34,11 +34,10 @@ SWIZZLED = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
 """How wgmma takes its right operand."""
 
 
-def in_flight(chosen: int, down: jax.Array) -> int:
-    """Turns that a warpgroup has in flight, with ``chosen`` experts. 0 where `finish` does not serve: inputs
-    are no multiple of 128, or parts of sums leave no shared memory for tiles.
+def in_flight(chosen: int, steps: int, width: int) -> int:
+    """Turns that a warpgroup has in flight, with ``chosen`` experts of ``steps`` x ``width`` inputs. 0 where
+    `finish` does not serve: inputs are no multiple of 128, or parts of sums leave no room for tiles.
     """
-    _, _, steps, _, width = down.shape
     if steps * width % 128:
         return 0
     deep = steps_a_turn(steps)
@@ -107,7 +106,7 @@ def finish(
     _, splits, K, _, inputs = sums.shape
     _, strips, steps, lines, width = down.shape
     parts = lines // LINES
-    stages = in_flight(K, down)
+    stages = in_flight(K, steps, width)
     if not stages:
         raise NotImplementedError(f"{K} experts of {inputs} inputs")
     deep = steps_a_turn(steps)
@@ -174,7 +173,12 @@ def finish(
                 target[...] = sum(plain(tile_s[at, step], into[step]) for step in range(deep))
             else:
                 put(target, pl.run_scoped(product, plgpu.ACC((ROWS, COLUMNS))), jnp.int32(1))
-            pl.when(turn + stages < mine)(functools.partial(fetch, turn + stages))
+
+            @pl.when(turn + stages < mine)
+            def _():
+                # What threads have read, a copy may overwrite only behind a fence.
+                plgpu.commit_smem()
+                fetch(turn + stages)
 
         plgpu.barrier_arrive(done)
 
