@@ -98,7 +98,7 @@ def single(
 
     ways = splits(experts.gate_up.shape[2], ids.size, sizes)
     sums = multiply(x[None], ids[0], None, None, experts.gate_up, splits=ways, result="sums")
-    return finish(sums, ids[0], weights[0], experts.down, interpret=interpret)[None]
+    return finish(sums, ids[0], weights[0], experts.down, interpret=interpret)
 
 
 def blocked(

@@ -98,7 +98,7 @@ def finish(
       interpret: run in JAX's simulator of a GPU, anywhere.
 
     Returns:
-      bfloat16 [strips x parts x 64]. Activations and outputs of experts are rounded to bfloat16, then summed
+      bfloat16 [1, strips x parts x 64]. Activations and outputs of experts are rounded to bfloat16, then summed
       in float32, in the order of k.
 
     Raises NotImplementedError where `in_flight` is 0.
@@ -122,6 +122,13 @@ def finish(
         for expert in experts:
             here.append(here[-1] + (expert >= 0).astype(jnp.int32))
         mine = lax.div(here[K] * turns - group + WARPGROUPS - 1, WARPGROUPS)
+
+        def write(ref, column) -> None:
+            """The first column of [64, 1 or 8] as ``ref`` [1, 64]."""
+            if interpret:
+                ref[...] = column[:, :1].T
+            else:
+                put(ref, jnp.broadcast_to(column, (ROWS, COLUMNS)), jnp.int32(1))
 
         def place(turn):
             """Which k the warpgroup's turn is for, and which steps of its expert."""
@@ -168,11 +175,11 @@ def finish(
                     plgpu.wgmma_wait(0)
                 return accumulator[...]
 
-            target = part_s.at[pl.ds(k * turns + few, 1)]
             if interpret:
-                target[...] = sum(plain(tile_s[at, step], into[step]) for step in range(deep))
+                found = sum(plain(tile_s[at, step], into[step]) for step in range(deep))
             else:
-                put(target, pl.run_scoped(product, plgpu.ACC((ROWS, COLUMNS))), jnp.int32(1))
+                found = pl.run_scoped(product, plgpu.ACC((ROWS, COLUMNS)))
+            write(part_s.at[pl.ds(k * turns + few, 1)], found)
 
             @pl.when(turn + stages < mine)
             def _():
@@ -194,11 +201,11 @@ def finish(
                 y = functools.reduce(jnp.add, found).astype(jnp.bfloat16).astype(jnp.float32)
                 # What no expert wrote may be anything.
                 total += jnp.where(jnp.broadcast_to(expert >= 0, ROWS), y * share, 0.0)
-            out_ref[pl.ds(feature * ROWS, ROWS)] = total.astype(jnp.bfloat16)
+            write(out_ref.at[:, pl.ds(feature * ROWS, ROWS)], total.astype(jnp.bfloat16)[:, None])
 
     return plgpu.kernel(
         kernel,
-        out_type=result(sums, (strips * parts * ROWS,), jnp.bfloat16),
+        out_type=result(sums, (1, strips * parts * ROWS), jnp.bfloat16),
         scratch_types=[
             plgpu.SMEM((WARPGROUPS * stages, deep, LINES, width), jnp.int32),
             plgpu.SMEM((WARPGROUPS, deep, COLUMNS, width), jnp.bfloat16, transforms=SWIZZLED),
@@ -217,6 +224,6 @@ def finish(
 
 
 def plain(tile: jax.Array, inputs: jax.Array) -> jax.Array:
-    """What the simulator, which knows no code of threads, has for a product: the first column, [1, 64]."""
+    """What the simulator, which knows no code of threads, has for a product [64, 8]."""
     weights = reference.unpack(tiles.unpack(tile[None, None, None]), "bfloat16")[0]
-    return inputs[:1].astype(jnp.float32) @ weights.astype(jnp.float32).T
+    return weights.astype(jnp.float32) @ inputs.astype(jnp.float32).T

@@ -180,7 +180,7 @@ def test_a_single_tokens_outputs_are_summed(experts, chosen, elsewhere, inner, h
     sums[:, :, np.asarray(ids) < 0] = np.nan
     published = random_weight(experts, hidden, inner, seed=3)
     packed = tiles.pack(*random_experts(experts, 64, 64)[:2], published)
-    found = np.asarray(finish(jnp.asarray(sums), ids, weights, packed.down, interpret=True), np.float32)
+    (found,) = np.asarray(finish(jnp.asarray(sums), ids, weights, packed.down, interpret=True), np.float32)
 
     gate, up = jnp.sum(sums, axis=1)[:, :, 0]
     inputs = (jax.nn.silu(gate) * up).astype(jnp.bfloat16).astype(jnp.float32)
