@@ -98,8 +98,8 @@ def finish(
       interpret: run in JAX's simulator of a GPU, anywhere.
 
     Returns:
-      bfloat16 [1, strips x parts x 64]. Activations and outputs of experts are rounded to bfloat16, then summed
-      in float32, in the order of k.
+      bfloat16 [1, strips x parts x 64]. Activations and outputs of experts are rounded to bfloat16, then
+      summed in float32, in the order of k.
 
     Raises NotImplementedError where `in_flight` is 0.
     """
