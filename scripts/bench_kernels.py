@@ -379,8 +379,12 @@ def expert_programs(case: cases.Case, turns: int, functions: Mapping[str, Callab
 
 
 def with_products_alone(case: cases.Case, turns: int) -> list[Program]:
-    """Every implementation of the routed experts, and what the Hopper kernel's products alone take."""
+    """Every implementation of the routed experts, and what the Hopper kernel's products alone take; a single
+    token has nothing beside them.
+    """
     programs = expert_programs(case, turns, EXPERTS)
+    if case.tokens == 1:
+        return programs
     hopper = next(each for each in programs if each.implementation == "mosaic_gpu")
     return [*programs, replace(hopper, implementation="its products alone", function=products(case))]
 
@@ -408,7 +412,7 @@ def products(case: cases.Case) -> Callable:
         splits = mosaic.splits(steps, flat.size, sizes)
         sums = multiplied(token, blocks, one, first, experts.gate_up, splits=splits, result="sums")
         inner = jnp.broadcast_to(x[:1, None, : case.inner], (1, rows, case.inner))
-        each = mosaic.strips_each(strips, experts.down.shape[2], case.tokens, sizes)
+        each = mosaic.strips_each(strips, experts.down.shape[2], sizes)
         y = multiplied(inner, blocks, one, first, experts.down, strips_each=each, result="rows")
         return y[0, :1, :1] + sums[0, 0, 0, :1, :1].astype(y.dtype)
 

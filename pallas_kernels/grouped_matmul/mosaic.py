@@ -2,7 +2,8 @@
 
 Two products; before them and between, kernels by way of Triton gather the tokens' rows and work out the
 activation. A program takes a block of token rows, a strip of output features and, in the first product, a
-part of the inputs, so that a single token still fills the chip.
+part of the inputs, so that a single token still fills the chip. It needs no blocks: one kernel does all that
+follows its first product (`single_kernel`).
 """
 
 from collections.abc import Callable
@@ -68,10 +69,36 @@ def expert_mlp(
         raise NotImplementedError(f"{x.shape[0]} tokens")
     # Imported late: where there is no GPU, Pallas may have no Mosaic either.
     from pallas_kernels.grouped_matmul.mosaic_kernel import multiply
+    from pallas_kernels.grouped_matmul.single_kernel import in_flight
 
     sizes = sizes or tuning.sizes("grouped_matmul", "mosaic_gpu", Sizes)
     product = partial(multiply, stages=sizes.stages)
+    _, _, steps, _, width = experts.down.shape
+    if x.shape[0] == 1 and in_flight(expert_ids.shape[1], steps, width):
+        return single(x, expert_ids, expert_weights, experts, product, sizes)
     return blocked(x, expert_ids, expert_weights, experts, product, sizes)
+
+
+def single(
+    x: jax.Array,
+    ids: jax.Array,
+    weights: jax.Array,
+    experts: ExpertTiles,
+    multiply: Callable,
+    sizes: Sizes,
+    *,
+    interpret: bool = False,
+) -> jax.Array:
+    """The whole operation of one token around ``multiply`` (see `mosaic_kernel.multiply`); with ``interpret``
+    what is beside it runs anywhere.
+
+    Raises NotImplementedError for experts that `single_kernel.finish` does not take.
+    """
+    from pallas_kernels.grouped_matmul.single_kernel import finish
+
+    ways = splits(experts.gate_up.shape[2], ids.size, sizes)
+    sums = multiply(x[None], ids[0], None, None, experts.gate_up, splits=ways, result="sums")
+    return finish(sums, ids[0], weights[0], experts.down, interpret=interpret)
 
 
 def blocked(
@@ -91,13 +118,10 @@ def blocked(
     from pallas_kernels.grouped_matmul.activation_kernel import activate
     from pallas_kernels.grouped_matmul.gather_kernel import gather
 
-    (T, K), M = ids.shape, x.shape[1]
+    T, K = ids.shape
     count, _, steps, _, _ = experts.gate_up.shape
     rows = grouping.rows_a_block(T * K, count, FEWEST_ROWS, sizes.most_rows)
-    if T == 1:
-        taken, owners, counts = jnp.broadcast_to(x, (1, rows, M)), ids[0], jnp.asarray(np.ones(K, np.int32))
-        places = rows * jnp.arange(K, dtype=jnp.int32)[None]
-    elif grouping.count(T, K, count, rows) * EMPTY >= T * K:
+    if grouping.count(T, K, count, rows) * EMPTY >= T * K:
         taken, owners, counts, places = gather(x, ids, rows, interpret=interpret)
     else:
         owners, tokens, places = grouping.group(ids, count, rows)
@@ -111,7 +135,7 @@ def blocked(
         sums = multiply(taken, owners, counts, sources, experts.gate_up, splits=ways, result="sums")
         inner = activate(sums, counts, x.dtype, interpret=interpret)
     strips, steps, lines = experts.down.shape[1:4]
-    each = strips_each(strips, steps, T, sizes)
+    each = strips_each(strips, steps, sizes)
     y = multiply(inner, owners, counts, blocks, experts.down, strips_each=each, result="rows")
     return grouping.combined(y.reshape(-1, strips * lines // LINES * ROWS), places, ids, weights)
 
@@ -123,9 +147,9 @@ def splits(steps: int, assigned: int, sizes: Sizes) -> int:
     return divisor(steps, sizes.steps_of_few if assigned <= FEW else sizes.steps_of_many)
 
 
-def strips_each(strips: int, steps: int, tokens: int, sizes: Sizes) -> int:
+def strips_each(strips: int, steps: int, sizes: Sizes) -> int:
     """Strips that a program of the second product does, so that it has steps enough."""
-    return divisor(strips, 1, -(-sizes.steps_of_down // steps) if tokens > 1 else 1)
+    return divisor(strips, 1, -(-sizes.steps_of_down // steps))
 
 
 def divisor(size: int, least: int, most: int | None = None) -> int:
