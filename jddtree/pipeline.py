@@ -84,7 +84,8 @@ def run_layers(
         fresh += staged_fresh
         experts += chosen
     features = jnp.concatenate([outputs[tap] for tap in taps], axis=-1) if taps else x[..., :0]
-    return Pass(norm_of(normed), features, tuple(fresh), tuple(experts))
+    asked = slots.valid.shape[1]
+    return Pass(norm_of(normed)[:, :asked], features[:, :asked], tuple(fresh), tuple(experts))
 
 
 def new_caches(config: Config, layers: Sequence[Any], make: Callable[[], Any]) -> tuple[Any, ...]:

@@ -1,6 +1,5 @@
 """What targets share: an embedding, layers one after another, a final norm and a head, tied or not."""
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -72,8 +71,7 @@ class CausalModel(nnx.Module):
         ids, positions, mask = map(wider, (ids, positions, mask))
         rope = rope_tables(self.config.rope, self.rope_width, positions)
         slots = pipeline.Slots(rope, positions, valid, mask, lengths)
-        passed = pipeline.run_layers(self.config, self.layers, self.norm, self.embed(ids), slots, cache, taps)
-        return replace(passed, hidden=passed.hidden[:, :count], features=passed.features[:, :count])
+        return pipeline.run_layers(self.config, self.layers, self.norm, self.embed(ids), slots, cache, taps)
 
     def logits(self, hidden: Float[Array, "B N M"]) -> Float[Array, "B N V"]:
         """The head, float32."""

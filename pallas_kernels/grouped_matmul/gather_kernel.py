@@ -76,7 +76,7 @@ def gather(
     """Blocks of at most ``rows`` token rows of one expert; with ``interpret`` anywhere.
 
     Args:
-      x: [T, M] tokens.
+      x: [T, M] tokens, or more, of which the first T are taken.
       ids: [T, K] int32, the different experts of each token; -1 for none.
 
     Returns:
@@ -84,7 +84,7 @@ def gather(
       rows are tokens, [T x K] int32. The row block * rows + r that a token's k-th choice became, [T, K]
       int32.
     """
-    (T, M), K = x.shape, ids.shape[1]
+    (T, K), M = ids.shape, x.shape[1]
 
     def shape(*sizes: int, dtype) -> jax.ShapeDtypeStruct:
         return result(x, sizes, dtype)
@@ -93,7 +93,7 @@ def gather(
     experts, counts, places, taken = pl.pallas_call(
         partial(gather_kernel, chosen=K),
         grid=(T * K,),
-        in_specs=[every, pl.BlockSpec((T, M), lambda a: (0, 0))],
+        in_specs=[every, pl.BlockSpec(x.shape, lambda a: (0, 0))],
         out_specs=(
             *[every] * 2,
             pl.BlockSpec((None,), lambda a: (a,)),

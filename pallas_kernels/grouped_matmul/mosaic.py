@@ -65,8 +65,9 @@ def expert_mlp(
         raise NotImplementedError("takes experts as tiles")
     if not supports(x.dtype, rounding):
         raise NotImplementedError(f"a kernel for Hopper GPUs, not for {x.dtype} with {rounding} rounding")
-    if x.shape[0] > grouping.CROWD:
-        raise NotImplementedError(f"{x.shape[0]} tokens")
+    tokens, chosen = expert_ids.shape
+    if tokens > grouping.CROWD:
+        raise NotImplementedError(f"{tokens} tokens")
     # Imported late: where there is no GPU, Pallas may have no Mosaic either.
     from pallas_kernels.grouped_matmul.mosaic_kernel import multiply
     from pallas_kernels.grouped_matmul.single_kernel import in_flight
@@ -74,8 +75,8 @@ def expert_mlp(
     sizes = sizes or tuning.sizes("grouped_matmul", "mosaic_gpu", Sizes)
     product = partial(multiply, stages=sizes.stages)
     _, _, steps, _, width = experts.down.shape
-    if x.shape[0] == 1 and in_flight(expert_ids.shape[1], steps, width):
-        return single(x, expert_ids, expert_weights, experts, product, sizes)
+    if tokens == 1 and in_flight(chosen, steps, width):
+        return single(x[:1], expert_ids, expert_weights, experts, product, sizes)
     return blocked(x, expert_ids, expert_weights, experts, product, sizes)
 
 

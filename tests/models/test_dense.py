@@ -13,7 +13,7 @@ from flax import nnx
 from jddtree.cache import append
 from jddtree.checkpoint import open_checkpoint
 from jddtree.load import load_target
-from jddtree.models import dense
+from jddtree.models import causal
 from jddtree.models.dense import Dense
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask
 from tests import tiny
@@ -146,7 +146,7 @@ def test_slots_that_go_along_change_nothing(monkeypatch):
     visible = ancestors(np.array([-1, 0, 0, 1, 3]))
     given = prefix, ids, (6 + visible.sum(-1)[None] - 1).astype(np.int32), pack_mask(visible[None])
     wanted = on_prefix(model, *given)
-    monkeypatch.setattr(dense, "whole_slots", lambda rows, slots, dtype: slots + 3)
+    monkeypatch.setattr(causal, "whole_slots", lambda rows, slots, dtype: slots + 3)
     found = jax.jit(lambda *given: on_prefix.__wrapped__(*given))(model, *given)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)

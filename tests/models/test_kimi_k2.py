@@ -1,10 +1,13 @@
 """What the golden outputs leave open: layer kinds, taps, and invalid slots in a whole pass."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jddtree.models import causal
 from jddtree.models.layers import MLP
 from jddtree.models.moe import MoE
 from pallas_kernels.tree_attention.api import causal_mask
@@ -15,10 +18,24 @@ from tests import tiny
 def passes(model, ids, valid):
     """A pass with taps (1, 0), and the logits."""
     positions = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32), ids.shape)
-    cache = model.new_cache(1, 4, jnp.dtype(jnp.float32))
-    zero = jnp.zeros((1,), jnp.int32)
+    cache = model.new_cache(len(ids), 4, jnp.dtype(jnp.float32))
+    zero = jnp.zeros(len(ids), jnp.int32)
     passed = model(ids, positions, valid, causal_mask(ids.shape[1]), cache, zero, (1, 0))
     return passed, model.logits(passed.hidden)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_slots_that_go_along_change_nothing(rows, monkeypatch):
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 50, (rows, 5), np.int32))
+    given = ids, jnp.arange(5) < jnp.array([[4], [5]])[:rows]
+    model = tiny.target(tiny.KIMI)
+    wanted = passes(model, *given)
+    monkeypatch.setattr(causal, "whole_slots", lambda rows, slots, dtype: slots + 3)
+    passed, logits = jax.jit(lambda *given: passes.__wrapped__(*given))(model, *given)
+    assert [leaf.shape for leaf in passed.fresh] == [(rows, 8, 1, 40)] * 2
+    passed = replace(passed, fresh=jax.tree.map(lambda leaf: leaf[:, :5], passed.fresh))
+    for found, right in zip(*map(jax.tree.leaves, ((passed, logits), wanted)), strict=True):
+        np.testing.assert_allclose(found, right, atol=1e-5)
 
 
 def test_layers_are_dense_then_routed_by_frequency():
