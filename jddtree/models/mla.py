@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, UInt32
 
 from jddtree.config import KimiK2Config
-from jddtree.models.layers import Linears, RMSNorm, rotate_pairs
+from jddtree.models.layers import Linears, RMSNorm, products, rotate_pairs
 from pallas_kernels.latent.api import prepare
 from pallas_kernels.tree_attention.api import tree_attention
 
@@ -49,9 +49,10 @@ class LatentAttention(nnx.Module):
         """Attend: all heads' values side by side, for ``o_proj``, and this pass's own latents."""
         c = self.config
         rows, slots, _ = x.shape
+        low, latents = products(x, (self.q_a_proj, self.kv_a_proj_with_mqa))
         q_low, fresh = prepare(
-            self.q_a_proj(x),
-            self.kv_a_proj_with_mqa(x),
+            low,
+            latents,
             self.q_a_layernorm.weight[...],
             self.kv_a_layernorm.weight[...],
             *rope,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from pallas_kernels import device, tuning
 from pallas_kernels.dense.unnormed import Unnormed
+from pallas_kernels.norm import rms_norm
 
 ROWS, COLUMNS = 64, 8
 """Features of a program, and what tokens must be a multiple of where they are more: wgmma's."""
@@ -102,14 +103,17 @@ def added(
     sizes: Sizes | None = None,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array | Unnormed]:
-    """See `pallas_kernels.dense.api.added`, and `products` for the rest; fewer inputs than features are
-    refused.
+    """See `pallas_kernels.dense.api.added`, and `products` for the rest; a single token of fewer inputs than
+    features is refused.
     """
     device.require_one_dtype(x, residual, norm_weight)
     if weight.shape[1] < weight.shape[0]:
         # Kimi K2.6's attention on one of eight devices, 1024 to 7168: the kernel that sums and normalises its
         # parts took more than XLA's norm and the product's gain together.
-        raise NotImplementedError(f"{weight.shape[1]} inputs are fewer than {weight.shape[0]} features")
+        if len(x) == 1:
+            raise NotImplementedError(f"{weight.shape[1]} inputs are fewer than {weight.shape[0]} features")
+        total = residual + products(x, (weight,), sizes=sizes, interpret=interpret)[0]
+        return total, rms_norm(total, norm_weight, eps)
     cut = _cut("dense_added", x, (weight,), sizes, interpret)
     from pallas_kernels.dense.mosaic_kernel import multiply
     from pallas_kernels.dense.sum_kernel import add_parts

@@ -18,7 +18,7 @@ MOST = 256
 
 def activation_kernel(sums_ref, count_ref, out_ref, *, features: int) -> None:
     """Some features of one block. References: gate's and up's sums of every split [2, splits, R, F], how many
-    rows are tokens; out [R, F].
+    rows are tokens (None: one); out [R, F].
     """
     parts, splits, _, width = sums_ref.shape
     split, feature = iota(pl.next_power_of_2(splits))[:, None], pl.program_id(1) * features + iota(features)
@@ -34,14 +34,18 @@ def activation_kernel(sums_ref, count_ref, out_ref, *, features: int) -> None:
 
     # The first row at once: to read how many there are takes its time, and few blocks have more than one.
     activate_row(jnp.int32(0), None)
-    lax.fori_loop(1, count_ref[...], activate_row, None)
+    if count_ref is not None:
+        lax.fori_loop(1, count_ref[...], activate_row, None)
 
 
-def activate(sums: jax.Array, counts: jax.Array, dtype: jnp.dtype, *, interpret: bool = False) -> jax.Array:
+def activate(
+    sums: jax.Array, counts: jax.Array | None, dtype: jnp.dtype, *, interpret: bool = False
+) -> jax.Array:
     """silu(gate) x up, with ``interpret`` anywhere.
 
     sums: float32 [2, splits, P, rows, features], gate's and up's. counts: [P] int32, how many of a block's
-    rows are tokens; the others are left as they are. Returns [P, rows, features] in ``dtype``.
+    rows are tokens (None: one in each); the others are left as they are. Returns [P, rows, features] in
+    ``dtype``.
     """
     parts, splits, P, rows, width = sums.shape
     features = min(MOST, pl.next_power_of_2(width))
@@ -50,7 +54,7 @@ def activate(sums: jax.Array, counts: jax.Array, dtype: jnp.dtype, *, interpret:
         grid=(P, pl.cdiv(width, features)),
         in_specs=[
             pl.BlockSpec((parts, splits, None, rows, width), lambda p, f: (0, 0, p, 0, 0)),
-            pl.BlockSpec((None,), lambda p, f: (p,)),
+            None if counts is None else pl.BlockSpec((None,), lambda p, f: (p,)),
         ],
         out_specs=pl.BlockSpec((None, rows, width), lambda p, f: (p, 0, 0)),
         out_shape=result(sums, (P, rows, width), dtype),

@@ -16,8 +16,10 @@ from jax.experimental.pallas import triton as plgpu
 from pallas_kernels.results import result
 from pallas_kernels.triton import iota, load, store
 
-ORDERED = 256
-"""For more, comparing all with all in every program takes longer than the order saves."""
+ORDERED = 128
+"""For more, comparing all with all in every program takes longer than the order saves: with 136 of Kimi
+K2.6's on one of eight devices gathering took 6.1 us of an H200 for 2.8.
+"""
 
 
 def gather_kernel(ids_ref, x_ref, expert_ref, count_ref, place_ref, taken_ref, *, chosen: int) -> None:

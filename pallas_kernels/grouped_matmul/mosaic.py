@@ -2,8 +2,8 @@
 
 Two products; before them and between, kernels by way of Triton gather the tokens' rows and work out the
 activation. A program takes a block of token rows, a strip of output features and, in the first product, a
-part of the inputs, so that a single token still fills the chip. It needs no blocks: one kernel does all that
-follows its first product (`single_kernel`).
+part of the inputs, so that a single token still fills the chip. It needs no blocks, and its second product
+sums over the experts (`single_kernel`).
 """
 
 from collections.abc import Callable
@@ -95,11 +95,13 @@ def single(
 
     Raises NotImplementedError for experts that `single_kernel.finish` does not take.
     """
+    from pallas_kernels.grouped_matmul.activation_kernel import activate
     from pallas_kernels.grouped_matmul.single_kernel import finish
 
     ways = splits(experts.gate_up.shape[2], ids.size, sizes)
     sums = multiply(x[None], ids[0], None, None, experts.gate_up, splits=ways, result="sums")
-    return finish(sums, ids[0], weights[0], experts.down, interpret=interpret)
+    inner = activate(sums, None, x.dtype, interpret=interpret)
+    return finish(inner[:, 0], ids[0], weights[0], experts.down, interpret=interpret)
 
 
 def blocked(

@@ -160,32 +160,31 @@ def chosen_experts(experts: int, chosen: int, elsewhere: int) -> jax.Array:
 
 
 @pytest.mark.parametrize(
-    ("experts", "chosen", "elsewhere", "inner", "hidden", "splits"),
+    ("experts", "chosen", "elsewhere", "inner", "hidden"),
     [
-        (12, 8, 0, 256, 128, 1),
-        (12, 8, 3, 256, 192, 8),
-        (12, 8, 8, 256, 64, 2),
-        (3, 1, 0, 128, 64, 1),
-        (5, 3, 1, 384, 128, 2),
-        (3, 2, 1, 320 * 2, 64, 2),
-        (9, 8, 1, 1536, 64, 2),
-        (4, 3, 0, 2048, 64, 1),
+        (12, 8, 0, 256, 128),
+        (12, 8, 3, 256, 192),
+        (12, 8, 8, 256, 64),
+        (3, 1, 0, 128, 64),
+        (5, 3, 1, 384, 128),
+        (3, 2, 1, 320 * 2, 64),
+        (9, 8, 1, 1536, 64),
+        (4, 3, 0, 2048, 64),
     ],
     ids=["all here", "some elsewhere", "none here", "one", "steps one by one", "steps of 64", "ring", "wide"],
 )
-def test_a_single_tokens_outputs_are_summed(experts, chosen, elsewhere, inner, hidden, splits, capsys):
+def test_a_single_tokens_outputs_are_summed(experts, chosen, elsewhere, inner, hidden, capsys):
     random = np.random.default_rng(5)
-    sums = random.normal(size=(2, splits, chosen, 1, inner)).astype(np.float32)
+    inputs = random.normal(size=(chosen, inner)).astype(np.float32)
     weights = jnp.asarray(random.uniform(0.1, 1.0, chosen), jnp.float32)
     (ids,) = chosen_experts(experts, chosen, elsewhere)
-    sums[:, :, np.asarray(ids) < 0] = np.nan
+    inputs[np.asarray(ids) < 0] = np.nan
+    inputs = jnp.asarray(inputs, jnp.bfloat16)
     published = random_weight(experts, hidden, inner, seed=3)
     packed = tiles.pack(*random_experts(experts, 64, 64)[:2], published)
-    (found,) = np.asarray(finish(jnp.asarray(sums), ids, weights, packed.down, interpret=True), np.float32)
-
-    gate, up = jnp.sum(sums, axis=1)[:, :, 0]
-    inputs = (jax.nn.silu(gate) * up).astype(jnp.bfloat16).astype(jnp.float32)
-    y = jnp.einsum("kmf,kf->km", unpack(published, "bfloat16")[ids].astype(jnp.float32), inputs)
+    (found,) = np.asarray(finish(inputs, ids, weights, packed.down, interpret=True), np.float32)
+    used = unpack(published, "bfloat16")[ids].astype(jnp.float32)
+    y = jnp.einsum("kmf,kf->km", used, inputs.astype(jnp.float32))
     y = jnp.where(ids[:, None] >= 0, y.astype(jnp.bfloat16).astype(jnp.float32) * weights[:, None], 0)
     wanted = np.asarray(jnp.sum(y, axis=0).astype(jnp.bfloat16), np.float32)
     assert np.mean(found == wanted) > 0.95
@@ -211,7 +210,7 @@ def test_a_single_token_equals_the_reference(elsewhere):
 def test_what_the_kernel_for_a_single_token_does_not_serve_is_refused():
     down = jnp.zeros((2, 1, 3, 9, 64), jnp.int32)
     with pytest.raises(NotImplementedError, match="2 experts of 192 inputs"):
-        finish(jnp.zeros((2, 1, 2, 1, 192)), jnp.zeros(2, jnp.int32), jnp.ones(2), down)
+        finish(jnp.zeros((2, 192), jnp.bfloat16), jnp.zeros(2, jnp.int32), jnp.ones(2), down)
     assert [in_flight(chosen, 16, 128) for chosen in (1, 8, 100)] == [2, 5, 0]
 
 
