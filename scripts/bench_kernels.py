@@ -379,12 +379,8 @@ def expert_programs(case: cases.Case, turns: int, functions: Mapping[str, Callab
 
 
 def with_products_alone(case: cases.Case, turns: int) -> list[Program]:
-    """Every implementation of the routed experts, and what the Hopper kernel's products alone take; a single
-    token has nothing beside them.
-    """
+    """Every implementation of the routed experts, and what the Hopper kernel's products alone take."""
     programs = expert_programs(case, turns, EXPERTS)
-    if case.tokens == 1:
-        return programs
     hopper = next(each for each in programs if each.implementation == "mosaic_gpu")
     return [*programs, replace(hopper, implementation="its products alone", function=products(case))]
 
@@ -406,14 +402,14 @@ def products(case: cases.Case) -> Callable:
         flat = ids.reshape(-1) % everyone
         earlier = jnp.tri(flat.size, k=-1, dtype=bool) & (flat == flat[:, None])
         blocks = jnp.where((flat < case.experts) & ~jnp.any(earlier, axis=1), flat, -1)
-        first, one = np.zeros(flat.size, np.int32), np.ones(flat.size, np.int32)
+        one = np.ones(flat.size, np.int32)
         steps, strips = experts.gate_up.shape[2], experts.down.shape[1]
         token = jnp.broadcast_to(x[:1, None], (1, rows, case.hidden))
         splits = mosaic.splits(steps, flat.size, sizes)
-        sums = multiplied(token, blocks, one, first, experts.gate_up, splits=splits, result="sums")
+        sums = multiplied(token, blocks, one, experts.gate_up, splits=splits, result="sums")
         inner = jnp.broadcast_to(x[:1, None, : case.inner], (1, rows, case.inner))
-        each = mosaic.strips_each(strips, experts.down.shape[2], sizes)
-        y = multiplied(inner, blocks, one, first, experts.down, strips_each=each, result="rows")
+        each = mosaic.strips_each(strips, experts.down.shape[2], case.tokens, sizes)
+        y = multiplied(inner, blocks, one, experts.down, strips_each=each, result="rows")
         return y[0, :1, :1] + sums[0, 0, 0, :1, :1].astype(y.dtype)
 
     return function

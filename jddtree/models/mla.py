@@ -61,9 +61,10 @@ class LatentAttention(nnx.Module):
         q = self.q_b_proj(q_low).reshape(rows, slots, -1, c.nope_head_dim + c.rope_head_dim)
         q_nope, q_rope = q[..., : c.nope_head_dim], rotate_pairs(q[..., c.nope_head_dim :], *rope)
         fresh = fresh[:, :, None]
-        query = jnp.concatenate(
-            [jnp.einsum("bnhd,hdr->hbnr", q_nope, self.k_up[...]).transpose(1, 2, 0, 3), q_rope], axis=-1
-        )
+        absorbed = jnp.einsum("bnhd,hdr->hbnr", q_nope, self.k_up[...]).transpose(1, 2, 0, 3)
+        # Of a single token XLA multiplies and joins in one kernel, which takes as long as three.
+        absorbed = jax.lax.optimization_barrier(absorbed)
+        query = jnp.concatenate([absorbed, q_rope], axis=-1)
         attended = tree_attention(
             query, cache, None, fresh, None, lengths, mask, scale=c.softmax_scale, value_width=c.kv_lora_rank
         )

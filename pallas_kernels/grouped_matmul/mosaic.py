@@ -2,8 +2,7 @@
 
 Two products; before them and between, kernels by way of Triton gather the tokens' rows and work out the
 activation. A program takes a block of token rows, a strip of output features and, in the first product, a
-part of the inputs, so that a single token still fills the chip. It needs no blocks, and its second product
-sums over the experts (`single_kernel`).
+part of the inputs, so that a single token still fills the chip.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pallas_kernels import device, tuning
 from pallas_kernels.grouped_matmul import grouping
@@ -65,43 +63,14 @@ def expert_mlp(
         raise NotImplementedError("takes experts as tiles")
     if not supports(x.dtype, rounding):
         raise NotImplementedError(f"a kernel for Hopper GPUs, not for {x.dtype} with {rounding} rounding")
-    tokens, chosen = expert_ids.shape
-    if tokens > grouping.CROWD:
-        raise NotImplementedError(f"{tokens} tokens")
+    if len(expert_ids) > grouping.CROWD:
+        raise NotImplementedError(f"{len(expert_ids)} tokens")
     # Imported late: where there is no GPU, Pallas may have no Mosaic either.
     from pallas_kernels.grouped_matmul.mosaic_kernel import multiply
-    from pallas_kernels.grouped_matmul.single_kernel import in_flight
 
     sizes = sizes or tuning.sizes("grouped_matmul", "mosaic_gpu", Sizes)
     product = partial(multiply, stages=sizes.stages)
-    _, _, steps, _, width = experts.down.shape
-    if tokens == 1 and in_flight(chosen, steps, width):
-        return single(x[:1], expert_ids, expert_weights, experts, product, sizes)
     return blocked(x, expert_ids, expert_weights, experts, product, sizes)
-
-
-def single(
-    x: jax.Array,
-    ids: jax.Array,
-    weights: jax.Array,
-    experts: ExpertTiles,
-    multiply: Callable,
-    sizes: Sizes,
-    *,
-    interpret: bool = False,
-) -> jax.Array:
-    """The whole operation of one token around ``multiply`` (see `mosaic_kernel.multiply`); with ``interpret``
-    what is beside it runs anywhere.
-
-    Raises NotImplementedError for experts that `single_kernel.finish` does not take.
-    """
-    from pallas_kernels.grouped_matmul.activation_kernel import activate
-    from pallas_kernels.grouped_matmul.single_kernel import finish
-
-    ways = splits(experts.gate_up.shape[2], ids.size, sizes)
-    sums = multiply(x[None], ids[0], None, None, experts.gate_up, splits=ways, result="sums")
-    inner = activate(sums, None, x.dtype, interpret=interpret)
-    return finish(inner[:, 0], ids[0], weights[0], experts.down, interpret=interpret)
 
 
 def blocked(
@@ -124,22 +93,23 @@ def blocked(
     T, K = ids.shape
     count, _, steps, _, _ = experts.gate_up.shape
     rows = grouping.rows_a_block(T * K, count, FEWEST_ROWS, sizes.most_rows)
-    if grouping.count(T, K, count, rows) * EMPTY >= T * K:
+    if T == 1:
+        # Every expert's block is the token.
+        taken, owners, counts, places = x[None, :1], ids[0], None, jnp.arange(K, dtype=jnp.int32)[None]
+    elif grouping.count(T, K, count, rows) * EMPTY >= T * K:
         taken, owners, counts, places = gather(x, ids, rows, interpret=interpret)
     else:
         owners, tokens, places = grouping.group(ids, count, rows)
         taken, counts = x[jnp.maximum(tokens, 0)], jnp.sum(tokens >= 0, axis=1, dtype=jnp.int32)
-    blocks = np.arange(owners.shape[0], dtype=np.int32)
-    sources = np.minimum(blocks, taken.shape[0] - 1)
     ways = splits(steps, T * K, sizes)
     if ways == 1:
-        inner = multiply(taken, owners, counts, sources, experts.gate_up, result="activated")
+        inner = multiply(taken, owners, counts, experts.gate_up, result="activated")
     else:
-        sums = multiply(taken, owners, counts, sources, experts.gate_up, splits=ways, result="sums")
+        sums = multiply(taken, owners, counts, experts.gate_up, splits=ways, result="sums")
         inner = activate(sums, counts, x.dtype, interpret=interpret)
     strips, steps, lines = experts.down.shape[1:4]
-    each = strips_each(strips, steps, sizes)
-    y = multiply(inner, owners, counts, blocks, experts.down, strips_each=each, result="rows")
+    each = strips_each(strips, steps, T, sizes)
+    y = multiply(inner, owners, counts, experts.down, strips_each=each, result="rows")
     return grouping.combined(y.reshape(-1, strips * lines // LINES * ROWS), places, ids, weights)
 
 
@@ -150,9 +120,9 @@ def splits(steps: int, assigned: int, sizes: Sizes) -> int:
     return divisor(steps, sizes.steps_of_few if assigned <= FEW else sizes.steps_of_many)
 
 
-def strips_each(strips: int, steps: int, sizes: Sizes) -> int:
+def strips_each(strips: int, steps: int, tokens: int, sizes: Sizes) -> int:
     """Strips that a program of the second product does, so that it has steps enough."""
-    return divisor(strips, 1, -(-sizes.steps_of_down // steps))
+    return divisor(strips, 1, -(-sizes.steps_of_down // steps) if tokens > 1 else 1)
 
 
 def divisor(size: int, least: int, most: int | None = None) -> int:

@@ -85,7 +85,6 @@ def multiply(
     x: jax.Array,
     experts: jax.Array,
     counts: jax.Array | None,
-    sources: jax.Array | None,
     tiles: jax.Array,
     *,
     stages: int,
@@ -96,12 +95,10 @@ def multiply(
     """Blocks of token rows times the experts they go to.
 
     Args:
-      x: bfloat16 [X, rows, K]; rows a multiple of 8, or below.
+      x: bfloat16 [P, rows, K], a block's token rows, or [1, rows, K] for all; rows a multiple of 8, or below.
       experts: [P] int32, a block's expert; -1 for a block to leave out.
       counts: [P] int32, how many of a block's rows are tokens; 0 leaves it out too. Only for these rows the
-        output is defined.
-      sources: [P] int32, which rows of x a block takes. Without both every block takes x[0], a single
-        token.
+        output is defined. None: all are.
       tiles: int32 [E, strips, steps, 9 parts, W].
       stages: steps in flight. splits: ways to cut K; a way is a program of its own.
       strips_each: strips a program does one after the other.
@@ -122,11 +119,12 @@ def multiply(
     stages = min(stages, turns)
 
     def kernel(x_ref, expert_ref, *refs):
-        *given, tile_ref, out_ref, tile_s, x_s, barrier = refs
+        *count_refs, tile_ref, out_ref, tile_s, x_s, barrier = refs
         block, group, split = (lax.axis_index(name) for name in ("block", "group", "split"))
         # Read at once, since each takes as long as all.
-        expert = expert_ref[block]
-        count, source = [ref[block] for ref in given] or (jnp.int32(1), jnp.int32(0))
+        expert, *count = [ref[block] for ref in (expert_ref, *count_refs)]
+        (count,) = count or [jnp.int32(rows)]
+        source = 0 if len(x) == 1 else block
 
         @pl.when((count > 0) & (expert >= 0))
         def _():
@@ -188,4 +186,4 @@ def multiply(
         grid_names=("block", "group", "split"),
         kernel_name="int4_experts",
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
-    )(x, experts, *() if counts is None else (counts, sources), tiles)
+    )(x, experts, *([] if counts is None else [counts]), tiles)

@@ -1,6 +1,5 @@
 """INT4 tiles, the grouping of tokens and all that is around the Hopper kernel, which itself needs the GPU
-(`scripts/bench_kernels.py` checks it there). Of the kernel for a single token all runs in JAX's simulator of
-a GPU but what a thread does: unpack its weights, put down its inputs and outputs.
+(`scripts/bench_kernels.py` checks it there).
 """
 
 from functools import partial
@@ -16,7 +15,6 @@ from pallas_kernels.dispatch import traced_kernels
 from pallas_kernels.grouped_matmul import api, grouping, mosaic, tiles
 from pallas_kernels.grouped_matmul.gather_kernel import ORDERED, gather
 from pallas_kernels.grouped_matmul.reference import unpack
-from pallas_kernels.grouped_matmul.single_kernel import finish, in_flight
 
 
 def random_weight(experts: int, out: int, inputs: int, seed: int) -> api.Int4:
@@ -105,18 +103,17 @@ def test_a_block_holds_the_rows_of_its_expert(sizes, seed):
     assert filled == {expert: begun.count(expert) for expert in begun}
 
 
-def plain_multiply(x, experts, counts, sources, packed, *, splits=1, strips_each=1, result):
+def plain_multiply(x, experts, counts, packed, *, splits=1, strips_each=1, result):
     """What `mosaic_kernel.multiply` computes, block by block; rows that are no tokens become NaN."""
-    if counts is None:
-        assert sources is None and x.shape[:2] == (1, 1)
-        counts, sources = np.ones(len(experts), np.int32), np.zeros(len(experts), np.int32)
+    x = jnp.broadcast_to(x, (len(experts), *x.shape[1:]))
+    counts = jnp.full(len(experts), x.shape[1]) if counts is None else counts
     e, strips, steps, lines, width = packed.shape
     parts = lines // tiles.LINES
     assert steps % splits == 0 and strips % strips_each == 0
     apart = packed.reshape(e, strips, steps, parts, tiles.LINES, width)
     weights = [unpack(tiles.unpack(apart[:, :, :, part]), "bfloat16") for part in range(parts)]
     weights = jnp.stack(weights).astype(jnp.float32).reshape(parts, e, -1, splits, steps // splits * width)
-    rows = x[sources].astype(jnp.float32).reshape(len(sources), x.shape[1], splits, -1)
+    rows = x.astype(jnp.float32).reshape(*x.shape[:2], splits, -1)
     sums = jnp.einsum("pbosk,brsk->psbro", weights[:, experts], rows)
     is_token = (jnp.arange(x.shape[1]) < counts[:, None]) & (experts >= 0)[:, None]
     sums = jnp.where(is_token[..., None], sums, jnp.nan)
@@ -125,13 +122,13 @@ def plain_multiply(x, experts, counts, sources, packed, *, splits=1, strips_each
     assert splits == 1
     if result == "activated":
         sums, parts = (jax.nn.silu(sums[0]) * sums[1])[None], 1
-    whole = sums[:, 0].reshape(parts, len(sources), x.shape[1], strips, tiles.ROWS)
-    return whole.transpose(1, 2, 3, 0, 4).reshape(len(sources), x.shape[1], -1).astype(jnp.bfloat16)
+    whole = sums[:, 0].reshape(parts, len(x), x.shape[1], strips, tiles.ROWS)
+    return whole.transpose(1, 2, 3, 0, 4).reshape(len(x), x.shape[1], -1).astype(jnp.bfloat16)
 
 
 @pytest.mark.parametrize(
     ("tokens", "experts", "inner", "hidden"),
-    [(1, 6, 64, 896), (9, 6, 128, 320), (9, 20, 192, 320), (70, 6, 64, 128)],
+    [(1, 6, 64, 896), (1, 6, 256, 320), (9, 6, 128, 320), (9, 20, 192, 320), (70, 6, 64, 128)],
 )
 def test_blocks_of_tiles_equal_the_reference(tokens, experts, inner, hidden):
     chosen = 3
@@ -151,73 +148,8 @@ def test_blocks_of_tiles_equal_the_reference(tokens, experts, inner, hidden):
     assert np.linalg.norm(found - wanted) < 6e-3 * np.linalg.norm(wanted)
 
 
-def chosen_experts(experts: int, chosen: int, elsewhere: int) -> jax.Array:
-    """Different ones for one token, [1, chosen]; so many of them are not here."""
-    random = np.random.default_rng(7)
-    ids = random.permutation(experts)[:chosen].astype(np.int32)
-    ids[random.permutation(chosen)[:elsewhere]] = -1
-    return jnp.asarray(ids[None])
-
-
-@pytest.mark.parametrize(
-    ("experts", "chosen", "elsewhere", "inner", "hidden"),
-    [
-        (12, 8, 0, 256, 128),
-        (12, 8, 3, 256, 192),
-        (12, 8, 8, 256, 64),
-        (3, 1, 0, 128, 64),
-        (5, 3, 1, 384, 128),
-        (3, 2, 1, 320 * 2, 64),
-        (9, 8, 1, 1536, 64),
-        (4, 3, 0, 2048, 64),
-    ],
-    ids=["all here", "some elsewhere", "none here", "one", "steps one by one", "steps of 64", "ring", "wide"],
-)
-def test_a_single_tokens_outputs_are_summed(experts, chosen, elsewhere, inner, hidden, capsys):
-    random = np.random.default_rng(5)
-    inputs = random.normal(size=(chosen, inner)).astype(np.float32)
-    weights = jnp.asarray(random.uniform(0.1, 1.0, chosen), jnp.float32)
-    (ids,) = chosen_experts(experts, chosen, elsewhere)
-    inputs[np.asarray(ids) < 0] = np.nan
-    inputs = jnp.asarray(inputs, jnp.bfloat16)
-    published = random_weight(experts, hidden, inner, seed=3)
-    packed = tiles.pack(*random_experts(experts, 64, 64)[:2], published)
-    (found,) = np.asarray(finish(inputs, ids, weights, packed.down, interpret=True), np.float32)
-    used = unpack(published, "bfloat16")[ids].astype(jnp.float32)
-    y = jnp.einsum("kmf,kf->km", used, inputs.astype(jnp.float32))
-    y = jnp.where(ids[:, None] >= 0, y.astype(jnp.bfloat16).astype(jnp.float32) * weights[:, None], 0)
-    wanted = np.asarray(jnp.sum(y, axis=0).astype(jnp.bfloat16), np.float32)
-    assert np.mean(found == wanted) > 0.95
-    np.testing.assert_allclose(found, wanted, rtol=2**-6, atol=2**-6)
-    assert "RACE DETECTED" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("elsewhere", [0, 2])
-def test_a_single_token_equals_the_reference(elsewhere):
-    packed = tiles.pack(*random_experts(6, 256, 896))
-    x = jnp.asarray(np.random.default_rng(5).normal(size=(1, 896)), jnp.bfloat16)
-    ids, shares = chosen_experts(6, 4, elsewhere), jnp.asarray([[0.3, 0.7, 0.2, 0.4]], jnp.float32)
-    found = mosaic.single(
-        x, ids, shares, packed, plain_multiply, mosaic.Sizes(64, 4, 1, 14, 8), interpret=True
-    )
-    assert found.dtype == jnp.bfloat16
-    exact = jax.jit(partial(api.expert_mlp, rounding="bfloat16", implementation="xla"))
-    wanted = exact(x.astype(jnp.float32), ids, shares, packed)
-    found, wanted = (np.asarray(array, np.float64) for array in (found, wanted))
-    assert np.linalg.norm(found - wanted) < 6e-3 * np.linalg.norm(wanted)
-
-
-def test_what_the_kernel_for_a_single_token_does_not_serve_is_refused():
-    down = jnp.zeros((2, 1, 3, 9, 64), jnp.int32)
-    with pytest.raises(NotImplementedError, match="2 experts of 192 inputs"):
-        finish(jnp.zeros((2, 192), jnp.bfloat16), jnp.zeros(2, jnp.int32), jnp.ones(2), down)
-    assert [in_flight(chosen, 16, 128) for chosen in (1, 8, 100)] == [2, 5, 0]
-
-
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("tokens", "inner", "hidden"), [(1, 256, 896), (1, 192, 320), (17, 256, 320), (200, 64, 128)]
-)
+@pytest.mark.parametrize(("tokens", "inner", "hidden"), [(1, 256, 896), (17, 256, 320), (200, 64, 128)])
 def test_on_hopper_it_is_taken_and_lowers(tokens, inner, hidden, hopper):
     packed = tiles.pack(*random_experts(4, inner, hidden))
     x, shares = jnp.ones((tokens, hidden), jnp.bfloat16), jnp.ones((tokens, 2))
@@ -226,9 +158,7 @@ def test_on_hopper_it_is_taken_and_lowers(tokens, inner, hidden, hopper):
         program = jax.jit(partial(api.expert_mlp, rounding="bfloat16")).trace(x, ids, shares, packed)
         lowered = program.lower(lowering_platforms=("cuda",))
     assert ran == {"grouped_matmul": "mosaic_gpu"}
-    text = lowered.as_text()
-    assert text.count("stablehlo.custom_call @mosaic_gpu") == 2
-    assert ("int4_single_token" in text) == ((tokens, inner) == (1, 256))
+    assert lowered.as_text().count("stablehlo.custom_call @mosaic_gpu") == 2
 
 
 def test_the_kernel_is_not_taken_off_hopper():
