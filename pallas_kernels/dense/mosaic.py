@@ -107,6 +107,9 @@ def added(
     features is refused.
     """
     device.require_one_dtype(x, residual, norm_weight)
+    if (residual.shape, norm_weight.shape) != ((len(x), len(weight)), (len(weight),)):
+        wrong = f"residual {residual.shape} and norm {norm_weight.shape}"
+        raise ValueError(f"{wrong} do not fit {len(x)} x {len(weight)} outputs")
     if weight.shape[1] < weight.shape[0]:
         # Kimi K2.6's attention on one of eight devices, 1024 to 7168: the kernel that sums and normalises its
         # parts took more than XLA's norm and the product's gain together.
@@ -151,6 +154,8 @@ def _cut(
     if not tokens or (tokens > COLUMNS and tokens % COLUMNS):
         raise NotImplementedError(f"{tokens} tokens: up to {COLUMNS}, or a multiple of it")
     s = sizes or tuning.sizes(f"{operation}_{limit}", "mosaic_gpu", Sizes)
+    if s.inputs % ROWS:
+        raise ValueError(f"{operation}_{limit}: steps of {s.inputs} inputs, which {ROWS} does not divide")
     if inputs % s.inputs or any(count % ROWS for count in features):
         raise NotImplementedError(f"{ROWS} x {s.inputs} do not divide {features} x {inputs}")
     strips, steps = sum(features) // ROWS, inputs // s.inputs

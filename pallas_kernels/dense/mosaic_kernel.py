@@ -59,7 +59,8 @@ def multiply(
     def kernel(*refs):
         x_refs, refs = refs[: len(given)], refs[len(given) :]
         weight_refs, out_refs = refs[: len(widths)], refs[len(widths) : -4]
-        weight_s, x_s, weight_ready, x_ready = refs[-4:]
+        weight_s, x_s, weight_ready, beside = refs[-4:]
+        x_ready, squares_s = (None, beside) if whole else (beside, None)
         strip, split = lax.axis_index("strip"), lax.axis_index("split")
 
         def of_strip(each, run) -> None:
@@ -87,7 +88,7 @@ def multiply(
                     )
 
             of_strip(weight_refs, weight)
-            if whole:
+            if x_ready is None:
                 return
             # JAX 0.12 refuses what it sees to reach past the end; a zero that is worked out it does not see.
             begin = 0 if columns == T else pl.multiple_of(jnp.minimum(split, 0), COLUMNS)
@@ -99,7 +100,7 @@ def multiply(
             def _(step):
                 slot = lax.rem(step, stages)
                 plgpu.barrier_wait(weight_ready.at[slot])
-                if not whole:
+                if x_ready is not None:
                     plgpu.barrier_wait(x_ready.at[slot])
                 x_step = x_s.at[split * steps + step if whole else slot]
                 for part, accumulator in enumerate(accumulators):
@@ -117,7 +118,7 @@ def multiply(
         for first in range(stages):
             fetch(jnp.int32(first), first)
         if isinstance(x, Unnormed):
-            normalise(x_s, x_refs, x_ready, layout, x.eps, interpret=interpret)
+            normalise(x_s, x_refs, squares_s, layout, x.eps, interpret=interpret)
         found = pl.run_scoped(sums, *(plgpu.ACC((ROWS, columns)) for _ in range(parts)))
         if gated:
             gate, up = (each.astype(jnp.bfloat16).astype(jnp.float32) for each in found)

@@ -8,13 +8,14 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, memref, vector
 from jax.extend.mlir.dialects import math as mlir_math
 
+from pallas_kernels.dense.mosaic import CHANNELS
 from pallas_kernels.dense.unnormed import Unnormed
 
-THREADS, TOGETHER = 128, 4
-"""Of a program, and channels that a thread reads at once."""
+THREADS = 128
+"""Of a program."""
 
-CHANNELS = THREADS * TOGETHER
-"""What a token's channels must be a multiple of."""
+TOGETHER = CHANNELS // THREADS
+"""Channels that a thread reads at once."""
 
 
 def normalise(x_s, refs: tuple, squares_s, layout: tuple, eps: float, *, interpret: bool) -> None:
@@ -53,7 +54,9 @@ def normalise(x_s, refs: tuple, squares_s, layout: tuple, eps: float, *, interpr
             return arith.constant(f32, ir.FloatAttr.get(f32, value))
 
         thread = arith.remui(mgpu.thread_idx(), arith.constant(i32, ir.IntegerAttr.get(i32, THREADS)))
-        first = arith.index_cast(index, arith.muli(thread, arith.constant(i32, ir.IntegerAttr.get(i32, 4))))
+        first = arith.index_cast(
+            index, arith.muli(thread, arith.constant(i32, ir.IntegerAttr.get(i32, TOGETHER)))
+        )
         zero = constant(0)
         places = [arith.addi(first, constant(begin)) for begin in range(0, width, CHANNELS)]
         # All that is read is asked for at once.

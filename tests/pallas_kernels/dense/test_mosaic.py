@@ -132,8 +132,20 @@ def test_weights_of_other_inputs_are_named():
         mosaic.products(normal(1, 1, 256), weights(512, 64), interpret=True)
 
 
-def test_a_sum_wider_than_its_inputs_is_refused():
+def test_what_does_not_fit_a_sum_and_sizes_that_no_step_can_have_are_named():
+    x, (weight,) = normal(1, 1, 512), weights(512, 64)
+    with pytest.raises(ValueError, match=r"residual \(1, 128\) and norm \(64,\) do not fit 1 x 64 outputs"):
+        mosaic.added(x, weight, normal(2, 1, 128), normal(3, 64), eps=EPS, interpret=True)
+    with pytest.raises(ValueError, match="dense_products_32: steps of 96 inputs, which 64 does not divide"):
+        mosaic.products(x, (weight,), sizes=mosaic.Sizes(96, 2, 1), interpret=True)
+
+
+def test_a_sum_wider_than_its_inputs_is_a_product_and_of_a_single_token_refused():
     (weight,) = weights(512, 1024)
+    given = normal(1, 8, 512), weight, normal(2, 8, 1024), normal(3, 1024)
+    found = exact(partial(mosaic.added, eps=EPS, interpret=True))(*given)
+    for one, other in zip(found, exact(partial(reference.added, eps=EPS))(*given), strict=True):
+        assert_close(one, other)
     with pytest.raises(NotImplementedError, match="512 inputs are fewer than 1024 features"):
         mosaic.added(normal(1, 1, 512), weight, normal(2, 1, 1024), normal(3, 1024), eps=EPS, interpret=True)
 
