@@ -36,7 +36,8 @@ milliseconds, in which the device waits.
 """
 
 FIRST_ROUNDS = 8
-"""In the first dispatch of a decoding, so that there is text soon; every other has twice as many as the last.
+"""In the first dispatch of a decoding, so that there is text soon; every other has twice as many as the last,
+but where there are stop strings.
 """
 
 
@@ -182,12 +183,14 @@ class Decoder:
         results = [row.result for row in rows]
         state = self._prefill_all(tasks, request, rows, read)
         limit = FIRST_ROUNDS
+        # Only the host sees stop strings: what is decoded past one is for nothing.
+        most = limit if any(task.stop_strings for task in tasks) else self._most_rounds
         try:
             yield results
             while not all(row.finished for row in rows):
                 allowed = np.zeros((self.rows,), np.int32)
                 allowed[: len(rows)] = [0 if row.finished else limit for row in rows]
-                limit = min(2 * limit, self._most_rounds)
+                limit = min(2 * limit, most)
                 began = time.perf_counter()
                 state, reports, done = self._chunk(self._weights, request, state, self._placed(allowed))
                 reports, done = jax.device_get((reports, done))

@@ -88,6 +88,11 @@ def run_layers(
     return Pass(norm_of(normed)[:, :asked], features[:, :asked], tuple(fresh), tuple(experts))
 
 
+def rows_at_once(rows: int) -> int:
+    """Rows that a layer works on together, of so many that this device has."""
+    return rows // math.gcd(rows, here().stage)
+
+
 def new_caches(config: Config, layers: Sequence[Any], make: Callable[[], Any]) -> tuple[Any, ...]:
     """``make()`` for every layer."""
     first = min(first_staged(here(), config), len(layers))
@@ -109,7 +114,7 @@ def _run_stages(
     """
     stages, rows = len(sizes), x.shape[0]
     stage = jax.lax.axis_index("stage")
-    parts = math.gcd(rows, stages)
+    parts = rows // rows_at_once(rows)
     slots = Slots(
         slots.rope,
         slots.positions,

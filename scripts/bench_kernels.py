@@ -398,18 +398,20 @@ def products(case: cases.Case) -> Callable:
         multiplied = functools.partial(multiply, stages=sizes.stages)
         assigned = case.tokens * case.chosen
         rows = grouping.rows_a_block(assigned, case.experts, mosaic.FEWEST_ROWS, sizes.most_rows)
+        counts = np.ones(assigned, np.int32)
+        if case.tokens == 1:
+            rows, counts = 1, None
 
         flat = ids.reshape(-1) % everyone
         earlier = jnp.tri(flat.size, k=-1, dtype=bool) & (flat == flat[:, None])
         blocks = jnp.where((flat < case.experts) & ~jnp.any(earlier, axis=1), flat, -1)
-        one = np.ones(flat.size, np.int32)
         steps, strips = experts.gate_up.shape[2], experts.down.shape[1]
         token = jnp.broadcast_to(x[:1, None], (1, rows, case.hidden))
         splits = mosaic.splits(steps, flat.size, sizes)
-        sums = multiplied(token, blocks, one, experts.gate_up, splits=splits, result="sums")
+        sums = multiplied(token, blocks, counts, experts.gate_up, splits=splits, result="sums")
         inner = jnp.broadcast_to(x[:1, None, : case.inner], (1, rows, case.inner))
         each = mosaic.strips_each(strips, experts.down.shape[2], case.tokens, sizes)
-        y = multiplied(inner, blocks, one, experts.down, strips_each=each, result="rows")
+        y = multiplied(inner, blocks, counts, experts.down, strips_each=each, result="rows")
         return y[0, :1, :1] + sums[0, 0, 0, :1, :1].astype(y.dtype)
 
     return function

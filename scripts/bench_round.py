@@ -8,10 +8,10 @@ ship, and their stages apart. A JSON line for every program as soon as it is mea
 agree with the plain step, then a table.
 
 A time is a turn's share of a loop on the device, as long as a dispatch of the decoder is and with what a
-dispatch costs, median of a few; the state is donated. The floor is what must be read (weights, of the experts
-those that were hit, committed keys and values) over the bandwidth, measured first. Kernels are those that a
-turn launches, counted in the compiled program. Random weights accept
-hardly any draft: times are those of real rounds, committed tokens are not.
+dispatch costs, median of a few; the state is donated, so a context grows by what is committed. The floor is
+what must be read (weights, of the experts those that were hit, keys and values of the context) over the
+bandwidth, measured first. Kernels are those that a turn launches, counted in the compiled program. Random
+weights accept hardly any draft: times are those of real rounds, committed tokens are not.
 """
 
 import argparse

@@ -14,6 +14,7 @@ from jddtree.decoder import CHUNKS, Decoder, Task, slots_for
 from jddtree.errors import InputError
 from jddtree.finish import Generation
 from jddtree.state import Method
+from jddtree.tokenizer import load_tokenizer
 from tests import tiny
 
 PROMPT = [11, 49, 3, 0, 27]
@@ -266,10 +267,17 @@ def test_the_host_fetches_once_a_chunk(monkeypatch):
     assert len(fetches) == steps > 3
 
 
-def test_the_first_text_comes_soon_and_then_more_at_once():
+def test_the_first_text_comes_soon_and_then_more_at_once(tmp_path):
     decoder = tiny.decoder(target(), None, Method.plain(), rows=2, slots=SLOTS, rounds=20)
-    lengths = [len(rows[0].output_ids) for rows in decoder.decode([Task(PROMPT, max_new=40)])]
-    assert lengths == [1, 1 + 8, 1 + 8 + 16, 40]
+    tiny.write_tokenizer(tmp_path, [])
+
+    def lengths(**wishes) -> list[int]:
+        steps = decoder.decode([Task(PROMPT, max_new=40, **wishes)], load_tokenizer(tmp_path))
+        return [len(rows[0].output_ids) for rows in steps]
+
+    assert lengths() == [1, 1 + 8, 1 + 8 + 16, 40]
+    # Tokens behind a stop string are for nothing.
+    assert lengths(stop_strings=["never"]) == [1, 9, 17, 25, 33, 40]
 
 
 def test_another_prompt_length_stop_cap_or_topk_compiles_nothing(caplog):

@@ -322,3 +322,11 @@ def test_equal_logits_go_to_the_lower_id_across_parts():
     assert (ids.tolist(), margins.tolist(), finite.tolist()) == ([1], [0.0], [False])
     assert best.tolist() == [[1, 4, 6, 3, 5]] and values.tolist() == [[3.0, 3.0, 3.0, 2.0, 2.0]]
     np.testing.assert_allclose(total, jax.nn.logsumexp(logits, axis=-1, keepdims=True), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("stages", "rows", "at_once"), [(1, 6, 6), (2, 6, 3), (4, 6, 3), (8, 4, 1), (8, 3, 3)]
+)
+def test_stages_work_on_equal_parts_of_the_rows(stages, rows, at_once, monkeypatch):
+    monkeypatch.setattr(pipeline, "here", lambda: Layout(stage=stages))
+    assert pipeline.rows_at_once(rows) == at_once

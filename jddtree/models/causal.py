@@ -63,7 +63,7 @@ class CausalModel(nnx.Module):
         slots that nobody sees may go along, for kernels' sake.
         """
         rows, count = ids.shape
-        more = whole_slots(rows, count, self.norm.weight.dtype) - count
+        more = whole_slots(pipeline.rows_at_once(rows), count, self.norm.weight.dtype) - count
 
         def wider(x: Shaped[Array, "_ N ..."]) -> Shaped[Array, "_ wide ..."]:
             return jnp.pad(x, ((0, 0), (0, more), *((0, 0) for _ in x.shape[2:])))

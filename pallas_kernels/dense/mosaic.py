@@ -122,11 +122,15 @@ def added(
     from pallas_kernels.dense.sum_kernel import add_parts
 
     (parts,) = multiply(x, (weight,), cut, dtype=jnp.dtype(jnp.float32), interpret=interpret)
-    width = residual.shape[1]
-    if unnormed and len(x) == 1 and width <= WIDTH and width % CHANNELS == 0:
+    if unnormed and len(x) == 1 and _leaves_norms(residual.shape[1]):
         left = Unnormed(parts, residual, norm_weight, eps)
         return left.total(), left
     return add_parts(parts, residual, norm_weight, eps, interpret=interpret)
+
+
+def _leaves_norms(channels: int) -> bool:
+    """Whether a token's norm of so many channels may be left to the next product."""
+    return channels <= WIDTH and channels % CHANNELS == 0
 
 
 def _cut(
@@ -148,6 +152,8 @@ def _cut(
     (tokens, inputs), features = x.shape, [weight.shape[-2] for weight in weights]
     if any(weight.shape[-1] != inputs for weight in weights):
         raise ValueError(f"weights {[weight.shape for weight in weights]} do not fit tokens of {inputs}")
+    if isinstance(x, Unnormed) and not _leaves_norms(inputs):
+        raise NotImplementedError(f"a norm of {inputs} channels")
     limit = next((each for each in TOKENS if tokens <= each), None)
     if x.dtype != jnp.bfloat16 or limit is None:
         raise NotImplementedError(f"{tokens} tokens in {x.dtype}: up to {TOKENS[-1]}, in bfloat16")

@@ -37,8 +37,8 @@ def expert_mlp(
     if not device.is_tpu():
         raise NotImplementedError("a kernel for TPUs")
     as_published.require(experts)
-    if x.dtype not in (jnp.bfloat16, jnp.float32) or x.shape[0] > grouping.CROWD:
-        raise NotImplementedError(f"{x.shape[0]} tokens of {x.dtype}")
+    if x.dtype not in (jnp.bfloat16, jnp.float32) or len(expert_ids) > grouping.CROWD:
+        raise NotImplementedError(f"{len(expert_ids)} tokens of {x.dtype}")
     # Imported late: it takes a while, and elsewhere nothing needs it.
     from jax.experimental.pallas import tpu as pltpu
 

@@ -47,8 +47,8 @@ def expert_mlp(
     if not interpret:
         device.require_triton()
     as_published.require(experts)
-    if x.dtype != jnp.bfloat16 or x.shape[0] > grouping.CROWD:
-        raise NotImplementedError(f"{x.shape[0]} tokens of {x.dtype}")
+    if x.dtype != jnp.bfloat16 or len(expert_ids) > grouping.CROWD:
+        raise NotImplementedError(f"{len(expert_ids)} tokens of {x.dtype}")
     # Imported late: where there is no GPU, Pallas may have no Triton either.
     from pallas_kernels.grouped_matmul.triton_kernel import multiply
 

@@ -25,7 +25,7 @@ from pallas_kernels.dispatch import traced_kernels
 from scripts.random_weights import maker
 from scripts.round.models import Models
 
-ROOM = 512
+ROOM = 1024
 """Cache slots for what the rounds commit."""
 
 STRIDE = 7919

@@ -12,9 +12,13 @@ from flax import nnx
 
 from jddtree.cache import append
 from jddtree.checkpoint import open_checkpoint
+from jddtree.config import target_config
 from jddtree.load import load_target
 from jddtree.models import causal
 from jddtree.models.dense import Dense
+from pallas_kernels.dense import api as dense
+from pallas_kernels.dense import mosaic
+from pallas_kernels.dense.unnormed import Unnormed
 from pallas_kernels.tree_attention.api import causal_mask, pack_mask
 from tests import tiny
 from tests.oracles.heap_tree import ancestors
@@ -150,6 +154,38 @@ def test_slots_that_go_along_change_nothing(monkeypatch):
     found = jax.jit(lambda *given: on_prefix.__wrapped__(*given))(model, *given)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["gate and up joined", "apart"])
+def test_a_norm_left_to_the_products_behind_it_changes_nothing(joined, monkeypatch):
+    wide = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 64}
+    raw = tiny.QWEN3 | wide | {"intermediate_size": 512}
+    model = Dense(target_config(raw), dtype=jnp.dtype(jnp.bfloat16), rngs=nnx.Rngs(0))
+    for layer in model.layers if joined else ():
+        layer.mlp.join(None)
+
+    def token(model):
+        cache = jax.tree.map(jnp.ones_like, model.new_cache(1, 8, jnp.dtype(jnp.bfloat16)))
+        place = jnp.full((1, 1), 5, jnp.int32)
+        passed = model(place, place, place > 0, causal_mask(1), cache, place[0], (0, 1))
+        return passed.hidden, passed.features, passed.fresh
+
+    wanted, left = jax.jit(token)(model), []
+    for name in ("products", "swiglu", "added"):
+        kernel = partial(getattr(mosaic, name), interpret=True, sizes=mosaic.Sizes(64, 2, 4))
+
+        def spied(x, *rest, kernel=kernel, **options):
+            left.append(isinstance(x, Unnormed))
+            return kernel(x, *rest, **options)
+
+        monkeypatch.setattr(dense, name.upper(), (("mosaic_gpu", spied),))
+    found = jax.jit(lambda model: token(model))(model)
+    # Of two layers all norms but the first and the last.
+    assert sum(left) == (3 if joined else 1)
+    for one, other in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        gap = jnp.linalg.norm((one - other).astype(jnp.float32)) / jnp.linalg.norm(other.astype(jnp.float32))
+        assert gap < 0.02
 
 
 @pytest.mark.parametrize("name", ["biases", "llama3", "yarn"])

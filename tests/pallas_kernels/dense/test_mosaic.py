@@ -98,7 +98,7 @@ def test_other_norms_are_not_left(tokens, width):
     (weight,) = weights(3584, width)
     given = normal(1, tokens, 3584), weight, normal(2, tokens, width), normal(3, width)
     for each in jax.eval_shape(partial(mosaic.added, eps=EPS, unnormed=True, interpret=True), *given):
-        assert each.shape == (tokens, width)
+        assert isinstance(each, jax.ShapeDtypeStruct) and each.shape == (tokens, width)
 
 
 def test_a_token_that_is_no_number_spoils_no_other():
@@ -125,6 +125,13 @@ def test_what_programs_do_not_serve_is_refused(tokens, inputs, features, dtype):
     x, (weight,) = normal(1, tokens, inputs), weights(inputs, features)
     with pytest.raises(NotImplementedError):
         mosaic.products(x.astype(dtype), (weight.astype(dtype),), interpret=True)
+
+
+@pytest.mark.parametrize("width", [320, 3584], ids=["odd", "wide"])
+def test_norms_that_the_prologue_does_not_serve_are_refused(width):
+    left = Unnormed(jnp.ones((2, 1, width)), normal(1, 1, width), normal(2, width), EPS)
+    with pytest.raises(NotImplementedError, match=f"a norm of {width} channels"):
+        mosaic.products(left, weights(width, 64), interpret=True)
 
 
 def test_weights_of_other_inputs_are_named():
