@@ -1,9 +1,21 @@
-"""What Mosaic kernels for Hopper share: results of which few columns are tokens."""
+"""What Mosaic kernels for Hopper share: tokens that are fewer than a product's columns, read and written."""
 
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, memref, vector
+
+
+def token_rows(rows: int, columns: int, program: jax.Array) -> pl.Slice:
+    """The first ``columns`` rows, a multiple of 8, of an array that may have but ``rows``: a copy past the
+    last brings zeros. ``program``: an index of the program, not below 0.
+    """
+    # JAX 0.12 refuses what it sees to reach past the end; a zero that is worked out it does not see.
+    begin = 0 if columns == rows else pl.multiple_of(jnp.minimum(program, 0), 8)
+    return pl.ds(begin, columns)
 
 
 def put(ref, sums, count) -> None:

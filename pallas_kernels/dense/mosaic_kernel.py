@@ -16,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.dense.mosaic import COLUMNS, ROWS, Cut
 from pallas_kernels.dense.prologue import normalise
 from pallas_kernels.dense.unnormed import Unnormed
-from pallas_kernels.mosaic import put
+from pallas_kernels.mosaic import put, token_rows
 from pallas_kernels.results import result
 
 
@@ -90,9 +90,7 @@ def multiply(
             of_strip(weight_refs, weight)
             if x_ready is None:
                 return
-            # JAX 0.12 refuses what it sees to reach past the end; a zero that is worked out it does not see.
-            begin = 0 if columns == T else pl.multiple_of(jnp.minimum(split, 0), COLUMNS)
-            tokens = pl.ds(begin, columns)
+            tokens = token_rows(T, columns, split)
             plgpu.copy_gmem_to_smem(x_refs[0].at[tokens, inputs], x_s.at[slot], x_ready.at[slot])
 
         def sums(*accumulators):

@@ -20,11 +20,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, vector
 
+from pallas_kernels.grouped_matmul.mosaic import FEWEST_ROWS
 from pallas_kernels.grouped_matmul.tiles import GROUP, LINES, ROWS
-from pallas_kernels.mosaic import put
-
-COLUMNS = 8
-"""Of a product, the fewest."""
+from pallas_kernels.mosaic import put, token_rows
 
 
 def weights_of(tile, width: int):
@@ -110,7 +108,7 @@ def multiply(
     """
     blocks = experts.shape[0]
     rows = x.shape[1]
-    columns = -(-rows // COLUMNS) * COLUMNS
+    columns = -(-rows // FEWEST_ROWS) * FEWEST_ROWS
     _, strips, all_steps, lines, width = tiles.shape
     parts = lines // LINES
     written = 1 if result == "activated" else parts
@@ -132,10 +130,7 @@ def multiply(
                 strip = group * strips_each + lax.div(turn, steps)
                 step = split * steps + lax.rem(turn, steps)
                 plgpu.copy_gmem_to_smem(tile_ref.at[expert, strip, step], tile_s.at[slot], barrier.at[slot])
-                # A copy past the last row brings zeros. JAX 0.12 refuses what it sees to reach past the end;
-                # a zero that is worked out it does not see.
-                begin = 0 if columns == rows else pl.multiple_of(jnp.minimum(split, 0), COLUMNS)
-                taken = x_ref.at[source, pl.ds(begin, columns), pl.ds(step * width, width)]
+                taken = x_ref.at[source, token_rows(rows, columns, split), pl.ds(step * width, width)]
                 plgpu.copy_gmem_to_smem(taken, x_s.at[slot], barrier.at[slot])
 
             for first in range(stages):
